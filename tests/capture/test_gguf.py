@@ -151,6 +151,7 @@ class Tokenizers(GgufCase):
             ranks = {pair: rank for rank, pair in enumerate(pairs)}
             self.assertEqual(made.convert_ids_to_tokens(made(text)["input_ids"]),
                              tiny_gguf.byte_pairs(text, ranks))
+        self.assertEqual(set(made(text)), {"input_ids", "attention_mask"})   # what models take
         begun = [self.byte_level(begin=None, add_tokenizer_pre=split)("ab")["input_ids"][0] == 2
                  for split in ("smollm", "llama-bpe")]
         self.assertEqual(begun, [False, True])

@@ -28,6 +28,14 @@ class Between:
     added: np.ndarray
 
 
+def weight_of(projection):
+    """The projection's matrix as a linear layer has it, [D, Hq * dv]; GPT-2's is transposed."""
+    from transformers.pytorch_utils import Conv1D
+
+    weight = projection.weight.detach()
+    return weight.T if isinstance(projection, Conv1D) else weight
+
+
 def asked(module, width: int, like) -> tuple[np.ndarray, float | None] | None:
     """The gain [width] and the eps with which a module answers as a root-mean-square norm does;
     no eps: as a gain alone. None where it cannot be asked."""
@@ -137,7 +145,7 @@ class Finder:
 
     def check_projection(self) -> None:
         """The weight, and the bias, give what the projection gave."""
-        weight = self.projection.weight.detach().float().cpu().numpy()
+        weight = weight_of(self.projection).float().cpu().numpy()
         found = self.real.given @ weight.T
         if self.bias is not None:
             found = found + self.bias

@@ -77,7 +77,7 @@ def read_tokenizer(file: GgufFile, folder: Path):
         return transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     made = transformers.PreTrainedTokenizerFast(
         tokenizer_file=str(folder / TOKENIZER), clean_up_tokenization_spaces=False,
-        **_special(file))
+        model_input_names=["input_ids", "attention_mask"], **_special(file))
     made.chat_template = file.text("tokenizer.chat_template")
     return made
 

@@ -6,8 +6,10 @@ it computes without it. One layer's tensors are alive at a time: each is written
 """
 
 import contextlib
+import dis
 import inspect
 import sys
+import weakref
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,7 +19,7 @@ from .errors import EXIT_FAILURE, CaptureError
 from .writer import TraceWriter
 
 REGISTERED_NAME = "kvtrace_recorder"
-OUTPUT_PROJECTIONS = ("o_proj", "out_proj", "wo", "dense")
+REGISTRY = "ALL_ATTENTION_FUNCTIONS"
 # Rows of eager attention are computed in blocks whose logits take at most this much memory.
 EAGER_BLOCK_BYTES = 256 << 20
 
@@ -66,7 +68,18 @@ def layer_modules(model) -> dict[int, list[str]]:
 def is_listened_to(module) -> bool:
     """Does it call what transformers' ALL_ATTENTION_FUNCTIONS names?"""
     code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
-    return code is not None and "ALL_ATTENTION_FUNCTIONS" in code.co_names
+    return code is not None and REGISTRY in code.co_names
+
+
+def output_projection(attention):
+    """The last module with a matrix that the forward names behind its attention function, or None."""
+    found, behind = None, False
+    for one in dis.get_instructions(inspect.unwrap(type(attention).forward)):
+        behind = behind or one.argval == REGISTRY
+        child = attention._modules.get(one.argval) if isinstance(one.argval, str) else None
+        if behind and getattr(getattr(child, "weight", None), "ndim", 0) == 2:
+            found = child
+    return found
 
 
 def find_attention_layers(model) -> dict[int, AttentionLayer]:
@@ -99,12 +112,12 @@ def find_attention_layers(model) -> dict[int, AttentionLayer]:
             unlike[index] = modules[names[-1]]
             continue
         attention = modules[heard[0]]
-        projection = next((getattr(attention, one) for one in OUTPUT_PROJECTIONS
-                           if hasattr(getattr(attention, one, None), "weight")), None)
+        projection = output_projection(attention)
         if projection is None:
             raise CaptureError(
                 f"layer {index} of {name}: {heard[0]} ({type(attention).__name__}) has no output "
-                f"projection: found none of {', '.join(OUTPUT_PROJECTIONS)}", EXIT_FAILURE)
+                "projection: its forward names no module with a matrix behind its attention "
+                "function", EXIT_FAILURE)
         block = modules[heard[0].rpartition(".")[0]]
         if type(block).__name__ == "ModuleList":
             raise CaptureError(f"layer {index} of {name}: {heard[0]} is one of several attentions in a "
@@ -171,10 +184,12 @@ def running(model):
 
 
 def replace_attention(model, name: str, attend, own: str | None = None):
-    """Puts `attend` in the place of the model's own attention function, or of the one named `own`.
+    """Puts `attend`, a method, in the place of the model's own attention function, or of the one
+    named `own`.
 
     Returns the own one's name, for set_attn_implementation() to bring back, and the function, None
-    for the eager one that every model file has for itself.
+    for the eager one that every model file has for itself. What is registered stays for good, and
+    keeps neither the method's object nor the model alive.
     """
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -187,7 +202,9 @@ def replace_attention(model, name: str, attend, own: str | None = None):
     # them, and a wrapper would stand before what is registered now.
     with contextlib.suppress(KeyError):
         del ALL_ATTENTION_FUNCTIONS[name]
-    ALL_ATTENTION_FUNCTIONS.register(name, attend)
+    listener = weakref.WeakMethod(attend)
+    ALL_ATTENTION_FUNCTIONS.register(
+        name, lambda *arguments, **options: listener()(*arguments, **options))
     model.set_attn_implementation(name)
     return own, own_function
 
@@ -434,14 +451,14 @@ class Recorder:
     def between(self, layer: int, trail, output):
         """What stands between heads and stream. What a trace cannot describe is refused: all that
         it would say the layer adds must be what is added."""
-        from .between import Finder
+        from .between import Finder, weight_of
 
         parts = self.modules[layer]
         names = {id(module): name for name, module in self.model.named_modules()}
         block, projection = names[id(parts.block)], names[id(parts.projection)]
         try:
             real = self.watch.contribution(trail, output)
-            weight = parts.projection.weight
+            weight = weight_of(parts.projection)
             if weight.ndim != 2 or weight.shape[1] != real.heads.shape[1]:
                 raise CaptureError(
                     f"{projection}: found a weight of shape {list(weight.shape)}, expected "
@@ -454,8 +471,10 @@ class Recorder:
                                "which a trace cannot describe", EXIT_FAILURE) from None
 
     def _write(self, layer: int, call: LayerCall) -> None:
+        from .between import weight_of
+
         self.refuse_other_attention(layer, check_rows(call, self.checks))
-        weight = self.modules[layer].projection.weight.detach().float().cpu().numpy()
+        weight = weight_of(self.modules[layer].projection).float().cpu().numpy()
         heads, width = call.query.shape[0], call.value.shape[2]
         self.writer.layer(
             layer,

@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_leaves
 from .errors import EXIT_FAILURE, CaptureError
 
 MULTIPLICATIONS = (torch.ops.aten.mul.Tensor, torch.ops.aten.mul_.Tensor)
+SAME = 1e-4   # relative; the residual stream in numbers, put together from others by rounding
 ADDITIONS = (torch.ops.aten.add.Tensor, torch.ops.aten.add_.Tensor)
 
 
@@ -109,6 +110,7 @@ class StreamWatch(TorchDispatchMode):
             raise CaptureError(
                 "what the output projection gives is "
                 + ("not added to the residual stream" if trail.elsewhere is None else
+                   "added to a mixture of several streams" if trail.elsewhere < SAME else
                    "added to a vector that differs from the residual stream by "
                    f"{trail.elsewhere:.2g}"), EXIT_FAILURE)
         if id(output) not in trail.stream:
