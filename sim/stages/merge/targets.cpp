@@ -115,7 +115,7 @@ double norm_of(std::span<const float> x) { return std::sqrt(dot(x, x)); }
 
 }  // namespace kvsim
 
-namespace kvsim::stages::merge::drop {
+namespace kvsim::stages::merge::targets {
 namespace {
 
 struct Drop : Merge {
@@ -158,4 +158,4 @@ const DeclareNote convex_note("merge=convex", "KeepKV Eq. 5",
                               "plain mean of the members");
 
 }  // namespace
-}  // namespace kvsim::stages::merge::drop
+}  // namespace kvsim::stages::merge::targets
