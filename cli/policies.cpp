@@ -290,6 +290,10 @@ Meanings meanings_of(const std::string& name) {
 }
 
 [[noreturn]] void unknown(const std::string& name) {
+  // KEY=VALUE: a value that there is not says itself which there are.
+  if (const size_t equals = name.find('='); equals != std::string::npos)
+    if (const Parameter* key = find_parameter(name.substr(0, equals)))
+      canonical_value(*key, name.substr(equals + 1));
   const size_t colon = name.find(':');
   std::set<std::string> names;
   for (const Preset& preset : presets())

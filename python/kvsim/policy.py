@@ -34,8 +34,8 @@ class Policy:
     def __init__(self, what: str | ScoreFunction, /, *, name: str | None = None, **keys: object):
         self.function = what if callable(what) else None
         if any(one.__module__.startswith("kvpress.") for one in type(what).__mro__):
-            raise UsageError(f"{what!r:.60}: a press of kvpress: kvsim.from_kvpress(press) makes a "
-                             "policy of it")
+            raise UsageError(f"{type(what).__name__}: a press of kvpress, expected a policy of kvsim: "
+                             "kvsim.from_kvpress(press) makes one of it")
         if isinstance(what, type):
             raise UsageError(f"{what.__name__}: a class, expected a record, a function, or an object "
                              f"that can be called: {what.__name__}(...)")

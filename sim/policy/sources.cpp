@@ -116,11 +116,12 @@ const std::vector<Source>& sources() {
        "Dialogue Without Limits: Constant-Sized KV Caches for Extended Responses in LLMs",
        "Ghadia, Ravi and Kumar, Avinash and Jain, Gaurav and Nair, Prashant J. and Das, Poulami",
        "2025", "2503.00979", ""},
-      {"OpenVINO", "", "", "", "", "https://github.com/openvinotoolkit/openvino.genai"},
+      {"OpenVINO", "OpenVINO GenAI", "", "", "",
+       "https://github.com/openvinotoolkit/openvino.genai"},
       {"PyramidInfer",
        "PyramidInfer: Pyramid KV Cache Compression for High-throughput LLM Inference",
        "Yang, Dongjie and Han, Xiaodong and Gao, Yan and Hu, Yao and Zhang, Shilin and Zhao, Hai",
-       "2024", "2405.12532", ""},
+       "2024", "2405.12532", "https://github.com/mutonix/pyramidinfer"},
       {"PyramidKV",
        "PyramidKV: Dynamic KV Cache Compression based on Pyramidal Information Funneling",
        "Cai, Zefan and others", "2024", "2406.02069",
@@ -207,6 +208,8 @@ std::string bibtex(const Source& source) {
   } else {
     field("url", source.paper.empty() ? source.code : source.paper);
   }
+  if (source.title.empty())
+    field("note", "kvsim knows the address alone: title and authors are there");
   return text + "\n}\n";
 }
 

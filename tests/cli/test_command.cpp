@@ -90,6 +90,7 @@ TEST_CASE("policies tells how open places of a paper are read, for what the reco
   CHECK_THAT(keepkv, Catch::Contains("score_estimate=ema (KeepKV Eq. 8)"));
   CHECK_THAT(keepkv, Catch::Contains("keepkv (KeepKV 3.3 and Algorithm 1)"));
   CHECK_THAT(run_kvsim("policies stage1_bias").out, Catch::Contains("notes"));
+  CHECK_THAT(run_kvsim("policies smooth=mean").err, Catch::Contains("did you mean avg?"));
   const auto json = nlohmann::json::parse(run_kvsim("policies restkv --json").out);
   CHECK(json["preset"]["notes"].size() >= 6);
 }

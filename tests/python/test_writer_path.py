@@ -18,6 +18,14 @@ class WriterPath(unittest.TestCase):
         self.addCleanup(temporary.cleanup)
         self.folder = Path(temporary.name)
 
+    def test_a_trace_without_a_layer_is_no_file(self):
+        for describes in (False, True):
+            with self.assertRaisesRegex(kvsim.Error, r"no layer was written: call describe"), \
+                    kvsim.TraceWriter(self.folder / "empty.h5") as writer:
+                if describes:
+                    writer.describe(model="mine", num_layers=1, prompt_len=3, query_positions=range(5))
+            self.assertEqual(list(self.folder.iterdir()), [])
+
     def test_the_writer_takes_what_stands_between_heads_and_stream(self):
         generator = np.random.default_rng(1)
         total, heads, dim, hidden = 20, 2, 4, 10

@@ -150,9 +150,10 @@ class TraceWriter:
 
     def __exit__(self, kind, error, trace) -> None:
         try:
-            if kind is None and self.positions is not None:
+            if kind is None:
                 if not self.sizes:
-                    raise CaptureError(f"{self.path}: no layer was written", EXIT_USAGE)
+                    raise CaptureError(f"{self.path}: no layer was written: call describe(...) once, "
+                                       "then layer(...) for every layer", EXIT_USAGE)
                 self._write_root()
         except BaseException:
             self.stack.__exit__(*sys.exc_info())

@@ -48,6 +48,9 @@ TEST_CASE("kvsim policies NAME --cite prints BibTeX", "[policy][cli]") {
                         Contains("  eprint = {2404.14469},\n  archivePrefix = {arXiv},\n"));
   CHECK_THAT(run_kvsim("policies vatp --cite").out, Contains("{2406.12335}"));
   CHECK_THAT(run_kvsim("policies snapkv,allocate=ada --cite").out, Contains("@misc{adakv,"));
+  CHECK_THAT(run_kvsim("policies kvgrad --cite").out,
+             Contains("{https://openreview.net/forum?id=cg1wTCJjjk}") &&
+                 Contains("note = {kvsim knows the address alone"));
   CHECK(run_kvsim("policies sinks --cite").status == 2);
   CHECK_THAT(run_kvsim("policies full --cite").err, Contains("nothing to cite"));
   CHECK_THAT(run_kvsim("policies full,allocate=ada --cite").out, Contains("@misc{adakv,"));
