@@ -127,6 +127,67 @@ class Files(unittest.TestCase):
         self.assertEqual(benchmark.sampled(rows, 1, 42), rows)
 
 
+#: Rows with the columns that the sources' own loaders give: kvpress 0.5's evaluation, Xnhyacinth's
+#: LongBench, microsoft's SCBench (2024). File's name, row, what becomes of it: task, answers, scorer.
+LONGBENCH = {"context": "Passages. ", "question": "Who?", "answer_prefix": "Answer:", "answers": ["A", "B"],
+             "all_classes": None, "language": "en", "_id": "x", "length": 5012, "max_new_tokens": 52}
+LAYOUTS = [
+    ("4096", {"context": "c ", "question": "q", "answer_prefix": "The", "answer": ["7", "8"],
+              "task": "niah_multikey_1", "max_new_tokens": 128}, "niah_multikey_1", ["7", "8"], "string-all"),
+    ("hotpotqa", {**LONGBENCH, "task": "hotpotqa"}, "hotpotqa", ["A", "B"], "f1"),
+    ("trec", {**LONGBENCH, "task": "trec", "all_classes": ["A", "B"]}, "trec", ["A", "B"],
+     "classification"),
+    ("samsum", {**LONGBENCH, "task": "samsum"}, "samsum", ["A", "B"], "rouge-l-line"),
+    ("hotpotqa_e", {**LONGBENCH, "task": "hotpotqa-e"}, "hotpotqa-e 4-8k", ["A", "B"], "f1"),
+    ("longbench-v2", {"context": "c ", "question": "q (A) x (B) y", "answer": "B", "answer_prefix": "",
+                      "difficulty": "easy", "length": "short", "max_new_tokens": 16},
+     "longbench-v2", ["B"], "choice"),
+    ("longdep_qa", {"context": "c ", "question": "q", "answer_prefix": "Answer: ", "answer": "By sea.",
+                    "task": "longdep_qa", "max_new_tokens": 500}, "longdep_qa", ["By sea."], "rouge-l"),
+    ("passkey", {"context": "c ", "question": "q", "answer_prefix": "The pass key is:", "answer": ["71432"],
+                 "task": "passkey", "max_new_tokens": 20}, "passkey", ["71432"], "first-number"),
+    ("dialogue", {"context": "c ", "question": "q", "answer_prefix": "likely", "answer": ["ACE", "SAM"],
+                  "task": "longdialogue_qa_eng", "max_new_tokens": 20}, "longdialogue_qa_eng",
+     ["ACE", "SAM"], "string-any"),
+    ("scbench_kv", {"id": 1, "context": "{...}", "multi_turns": [{"input": "Key?", "answer": "v-1"}]},
+     "scbench_kv", ["v-1"], "string-all"),
+    ("scbench_choice_eng", {"id": 1, "context": "Book.", "multi_turns": [
+        {"input": "Which?", "answer": "milk", "options": ["tea", "milk"]}]},
+     "scbench_choice_eng", ["milk", "B"], "letter"),
+    ("scbench_repoqa_and_kv", {"id": 1, "input": "Code.", "multi_turns": [
+        {"input": "Key?", "answer": "v-1", "task": "scbench_kv"}]}, "scbench_kv", ["v-1"], "string-all"),
+    ("essays", {"context": "c <book>", "needle": "The best thing is a park.", "needle_depth": 50,
+                "question": "What?", "answer_prefix": "It is", "max_new_tokens": 50},
+     "needle_in_haystack", ["The best thing is a park."], "rouge-l"),
+    ("aime25", {"context": "Find x. ", "question": "", "answer_prefix": "", "answer": 70,
+                "max_new_tokens": 32000}, "aime25", ["70"], "boxed"),
+    ("math500", {"context": "", "question": "Find x.", "answer_prefix": "", "answer": "\\frac{1}{2}",
+                 "max_new_tokens": 4000}, "math500", ["\\frac{1}{2}"], "boxed"),
+]
+
+
+class Layouts(unittest.TestCase):
+    def test_files_of_every_known_benchmark(self):
+        with tempfile.TemporaryDirectory() as place:
+            for name, row, task, answers, scorer in LAYOUTS:
+                path = Path(place) / f"{name}.parquet"
+                pandas.DataFrame([row]).to_parquet(path)
+                with self.subTest(name):
+                    own, = benchmark.read_benchmark(path).rows
+                    self.assertEqual((own.task, list(own.answers)), (task, answers))
+                    self.assertEqual(scorer_of(own.task), scorer)
+                    self.assertEqual(own.tokens, row.get("max_new_tokens", benchmark.DEFAULT_TOKENS))
+
+    def test_turns_look_as_in_the_templates_of_their_source(self):
+        with tempfile.TemporaryDirectory() as place:
+            path = Path(place) / "scbench_choice_eng.jsonl"
+            path.write_text(json.dumps({"context": "Book.", "multi_turns": [
+                {"input": "Which?", "answer": "B", "options": ["tea", "milk"]}]}))
+            own, = benchmark.read_benchmark(path).rows
+        turn, = own.conversation("unknown").turns
+        self.assertEqual((turn.text, turn.compress_at), ("Book.\n\nWhich?\nA. tea\nB. milk", 5))
+
+
 class Scorers(unittest.TestCase):
     def score(self, name, answer, *answers, **more):
         return load_scorer(name)(answer, {"answers": list(answers), **more})
@@ -140,9 +201,15 @@ class Scorers(unittest.TestCase):
                 ("string-all", "\x07It is 17 and 4.", ["17", "23"], 0.5),
                 ("string-any", "IT IS Paris", ["paris", "x"], 1), ("string-any", "Rome", ["paris"], 0),
                 ("choice", "The correct answer is (C).", ["C"], 1),
-                ("choice", "**B** because A", ["A"], 0), ("choice", "none", ["A"], 0),
+                ("choice", "**B** because A", ["B"], 0), ("choice", "The answer is Apple", ["A"], 0),
+                ("letter", "B or rather C\nD", ["C"], 1), ("letter", "A man", ["A"], 1),
+                ("letter", "Coal", ["C"], 1), ("letter", "none", ["A"], 0),
+                ("first-number", "It is 17, not 23", ["17"], 1), ("first-number", "It is 171", ["17"], 0),
+                ("first-number", "3.50", ["3.5"], 1), ("first-number", "none", ["3"], 0),
+                ("f1-line", "\nthe tower\nstands", ["tower"], 1), ("rouge-l-line", "", ["tower"], 0),
                 ("number", "Paragraph 3, not 4", ["Paragraph 3"], 0.5), ("number", "none", ["3"], 0),
                 ("boxed", r"so \boxed{3}, no \boxed{ 42 }", ["42"], 1), ("boxed", "42", ["42"], 0),
+                ("boxed", r"\boxed{\frac{1}{2}}.", [r"\frac{1}{2}"], 1), ("boxed", r"\boxed{4", ["4"], 0),
                 ("code", "# a comment\nx = 1\ny = 2", ["x = 1"], 1)):
             with self.subTest(name, answer=answer):
                 self.assertAlmostEqual(self.score(name, answer, *answers), expected)
@@ -154,7 +221,7 @@ class Scorers(unittest.TestCase):
 
     def test_known_benchmarks(self):
         for task, scorer in (("niah_multikey_2", "string-all"), ("qa_2", "string-any"),
-                             ("hotpotqa_e", "f1"), ("trec", "classification"), ("lcc", "code"),
+                             ("hotpotqa_e", "f1"), ("lcc_e 0-4k", "code"), ("triviaqa", "f1-line"),
                              ("AIME25", "boxed"), ("scbench_kv", "string-all"), ("mine", None)):
             self.assertEqual(scorer_of(task), scorer, task)
 

@@ -207,7 +207,7 @@ class ClosedLoop:
         if kept is not None:
             hidden = torch.zeros(*query.shape[:3], key.shape[2], dtype=torch.bool,
                                  device=self.device)
-            hidden[:, :, n:, :n] = ~kept[:, :, None]
+            hidden[:, :, n:, :n] = ~kept.repeat_interleave(query.shape[1] // kept.shape[1], 1)[:, :, None]
             mask = torch.zeros(hidden.shape, dtype=query.dtype, device=self.device)
             if attention_mask is None:   # causal, as transformers leaves it to the function
                 hidden |= torch.ones(hidden.shape[2:], dtype=torch.bool,
@@ -252,17 +252,21 @@ class ClosedLoop:
             positions = torch.arange(self.prompt_len, device=self.device)[None, None]
             return tuple(t.expand(rows, -1, -1, -1) for t in self.prompt[layer]), positions, None
         heads = self.prompt[layer][0].shape[1]
-        of_head = kept.unflatten(1, (heads, -1)).any(dim=2)
+        of_head = kept.unflatten(1, (heads, -1)).any(dim=2) if kept.shape[1] > heads else kept
         row, head, position = of_head.nonzero(as_tuple=True)
         count = of_head.sum(-1)
+        which = torch.arange(heads, device=self.device)[:, None]
+        if kept is of_head and (count == count[0, 0]).all():   # no fillers, and no head misses any
+            positions = position.reshape(rows, heads, int(count[0, 0]))
+            return tuple(t[0][which, positions] for t in self.prompt[layer]), positions, None
         positions = torch.zeros(rows, heads, int(count.max()), dtype=torch.long, device=self.device)
         positions[row, head, (of_head.cumsum(-1) - 1)[of_head]] = position
-        which = torch.arange(heads, device=self.device)[:, None], positions
-        parts = tuple(t[0][which] for t in self.prompt[layer])
+        parts = tuple(t[0][which, positions] for t in self.prompt[layer])
         filler = torch.arange(positions.shape[2], device=self.device) >= count[..., None]
-        group = kept.shape[1] // heads
+        group = self.heads[layer] // heads
         dropped = filler.repeat_interleave(group, 1)
-        dropped |= ~kept.gather(2, positions.repeat_interleave(group, 1))
+        if kept is not of_head:
+            dropped |= ~kept.gather(2, positions.repeat_interleave(group, 1))
         return parts, positions, dropped if dropped.any() else None
 
     def _mask(self, query, positions, dropped, later: int, window: int | None):
@@ -289,7 +293,8 @@ class ClosedLoop:
         return mask + torch.nn.functional.pad(hidden(dropped), (0, later))[:, :, None]
 
     def _choose(self, caches: list[Cache]) -> None:
-        """Puts the sets of a batch together per layer, as bool [B, Hq, n]."""
+        """Puts the sets of a batch together per layer, as bool [B, Hkv, n], or [B, Hq, n] where some
+        of them are by query head."""
         import torch
 
         self.kept = {}
@@ -298,17 +303,15 @@ class ClosedLoop:
         for layer in {layer for one in sets if one is not None for layer in one.masks}:
             if layer not in self.prompt:
                 raise CaptureError(f"layer {layer}: the model has no such attention layer")
-            heads = self.heads[layer]
-            rows = []
-            for one in sets:
-                mask = None if one is None else one.masks.get(layer)
-                if mask is None:
-                    mask = np.ones((heads, self.prompt_len), dtype=bool)
-                if heads % len(mask) != 0 or mask.shape[1] != self.prompt_len:
+            whole = np.ones((self.prompt[layer][0].shape[1], self.prompt_len), dtype=bool)
+            masks = [whole if one is None else one.masks.get(layer, whole) for one in sets]
+            heads = max(len(whole), *(len(mask) for mask in masks))
+            for mask in masks:
+                if heads % len(mask) or self.heads[layer] % heads or mask.shape[1] != self.prompt_len:
                     raise CaptureError(f"layer {layer}: kept sets of shape {mask.shape} do not "
-                                       f"fit {heads} heads and {self.prompt_len} tokens")
-                rows.append(np.repeat(mask, heads // len(mask), axis=0))
-            self.kept[layer] = torch.from_numpy(np.stack(rows)).to(self.device)
+                                       f"fit {self.heads[layer]} heads and {self.prompt_len} tokens")
+            self.kept[layer] = torch.from_numpy(np.stack(
+                [np.repeat(mask, heads // len(mask), axis=0) for mask in masks])).to(self.device)
 
     def _forward(self, tokens, caches: list[Cache], start: int, last: int = 0):
         """Logits [B, m, vocabulary] of tokens [1 or B, m] at positions start.., one cache a row;

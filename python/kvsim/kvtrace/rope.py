@@ -175,8 +175,11 @@ def find_rotations(model, ids: list[int], layers, own_name: str | None = None) -
                              / max(np.linalg.norm(moved), 1e-30))
                        for one, moved in zip(before, after))
 
+        # Most layers turn as the one before them.
         candidates = _candidates(asked, before[1].shape[-1])
-        best = min(candidates, key=error)
+        best = next(reversed(found.values()), None)
+        if best not in candidates or not error(best) < tolerance:
+            best = min(candidates, key=error)
         if error(best) < tolerance:
             found[layer] = best
         elif not missing:

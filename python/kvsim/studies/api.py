@@ -64,7 +64,7 @@ def study(
     tasks: str | Iterable[str] = (),
     instances: int = 50,
     question: str | Iterable[str] | None = None,
-    scorer: str | None = None,
+    scorer: str | Iterable[str] | None = None,
     fraction: float = 1.0,
     reference: str | None = None,
     loss: float = 0.02,
@@ -97,7 +97,8 @@ def study(
         tasks: tasks to answer freely, such as "needle" or "builtin", or files of questions (docs/study.md 5).
         instances: of each task and question, those that the full cache answers right.
         question: of files: "known" when the cache is compressed, "unknown", or both; None: unknown.
-        scorer: of files whose tasks are of no known benchmark: a name, or FILE.py:FUNCTION.
+        scorer: of files, for the tasks of no known benchmark: a name, or FILE.py:FUNCTION; with TASK=
+            before it for that task alone.
         fraction: of the rows of files, chosen with the first of `seeds`.
         reference: policy that losses are relative to.
         loss: the least bytes are those with a loss of so many nats at most.
@@ -115,7 +116,8 @@ def study(
     args.tasks = [[tasks] if isinstance(tasks, str) else list(tasks)]
     args.instances = instances
     args.question = [question] if isinstance(question, str) else question and list(question)
-    args.scorer, args.fraction = scorer, fraction
+    args.scorer = [scorer] if isinstance(scorer, str) else scorer and list(scorer)
+    args.fraction = fraction
     texts = "none" if texts is None else texts
     args.texts = [[str(texts)] if isinstance(texts, (str, PathLike)) else list(map(str, texts))]
     args.policy = [policies] if isinstance(policies, str) else list(policies or ()) or None

@@ -60,19 +60,22 @@ class Sheet:
 
 
 def sheets(folder: Folder, paths: list[str], question: list[str] | None, fraction: float, seed: int,
-           scorer: str | None) -> list[Sheet]:
-    """The sheets of files, each with each way to ask. Tasks without a known scorer need --scorer."""
+           scorers: list[str] | None) -> list[Sheet]:
+    """The sheets of files, each with each way to ask. `scorers`: NAME for the tasks of no known
+    benchmark, and TASK=NAME for one task."""
     found: dict[str, Sheet] = {}
+    told = dict(one.rpartition("=")[::2] for one in scorers or ())
     for path in paths:
         one = read_benchmark(path)
         one.rows = sampled(one.rows, fraction, seed)
         if not one.rows:
             raise CaptureError(f"--fraction {fraction:g}: no row of {path} is left", EXIT_USAGE)
-        names = {row.task: scorer or scorer_of(row.task) or scorer_of(one.name) for row in one.rows}
+        names = {row.task: told.get(row.task) or scorer_of(row.task) or scorer_of(one.name)
+                 or told.get("") for row in one.rows}
         unknown = [task for task, name in names.items() if name is None]
         if unknown:
             raise CaptureError(f"{path}: no scorer is known for {', '.join(unknown)}: name one by "
-                               f"--scorer: {', '.join(SCORERS)}, or FILE.py:FUNCTION", EXIT_USAGE)
+                               f"--scorer [TASK=]NAME: {', '.join(SCORERS)}, or FILE.py:FUNCTION", EXIT_USAGE)
         for name in dict.fromkeys(names.values()):
             load_scorer(name)
         for way in question or ["unknown"]:

@@ -74,8 +74,9 @@ def parser() -> Parser:
              "-unknown behind it only with that question (none)")
     add("--question", type=words, metavar="LIST",
         help="of files: known when the cache is compressed, unknown, or both (unknown)")
-    add("--scorer", metavar="NAME|FILE.py:FUNCTION",
-        help="of files whose tasks are of no known benchmark: " + ", ".join(SCORERS))
+    add("--scorer", action="append", metavar="[TASK=]NAME",
+        help="of files: of the tasks of no known benchmark, or of TASK alone; repeatable: "
+             f"{', '.join(SCORERS)}, or FILE.py:FUNCTION")
     add("--fraction", type=share, default=1.0, metavar="X",
         help="of the rows of files, chosen with --seed (1)")
     add("--instances", type=number(int, 2), default=50, metavar="N",

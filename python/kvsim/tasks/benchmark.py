@@ -1,16 +1,17 @@
 """Benchmarks of a user: files whose rows are prompts with their right answers.
 
 The columns are those of kvpress's evaluation (0.5): context, question, answer_prefix, answer,
-max_new_tokens, and where they are there task and length; `answers`, as LongBench calls them, and
-all_classes are taken, too. A row of SCBench (2024) has multi_turns instead of question and answer: a
-list of {"input": question, "answer": ..., "options": ...}, which share one context. Everything read
-here is somebody else's, and checked.
+max_new_tokens, and where they are there task and length; `answers`, as LongBench calls them, `needle`
+of a needle in a haystack, and all_classes are taken, too. A row of SCBench (2024) has multi_turns
+instead of question and answer: a list of {"input": question, "answer": ..., "options": ...}, which
+share one context. Everything read here is somebody else's, and checked.
 """
 
 import ast
 import csv
 import hashlib
 import json
+import string
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +24,8 @@ from .kinds import KNOWN
 SUFFIXES = (".parquet", ".jsonl", ".ndjson", ".json", ".csv", ".arrow")
 DEFAULT_TOKENS = 128   # where a file says no max_new_tokens
 NEEDED = ("context", "question", "answer")
+ANSWERS = ("answer", "answers", "needle")   # columns that hold the right answers; the first counts
+CLASSES = ((4000, "0-4k"), (8000, "4-8k"), (float("inf"), "8k+"))   # of lengths, in LongBench-E
 
 
 @dataclass(frozen=True)
@@ -184,9 +187,11 @@ def said(left_out: Mapping[str, list[int]]) -> str:
 
 def _add(found: Benchmark, raw: Mapping[str, Any], number: int, file: Path) -> None:
     turns = raw.get("multi_turns")
+    if "multi_turns" in raw and "context" not in raw and "input" in raw:   # SCBench has both names
+        raw = {**raw, "context": raw["input"]}
     columns = ("context", "multi_turns") if "multi_turns" in raw else NEEDED
-    missing = [one for one in columns
-               if one not in raw and not (one == "answer" and "answers" in raw)]
+    told = next((one for one in ANSWERS if one in raw), "")
+    missing = [one for one in columns if one not in raw and not (one == "answer" and told)]
     if missing:
         raise CaptureError(f"{file}: no column {', '.join(missing)}: found "
                            f"{', '.join(map(str, raw)) or 'none'}, expected {', '.join(columns)}, and "
@@ -204,11 +209,12 @@ def _add(found: Benchmark, raw: Mapping[str, Any], number: int, file: Path) -> N
         found.leave_out("with max_new_tokens that is no count", number)
         return
     rest = {name: value for name, value in raw.items() if name not in (
-        "context", "question", "answer", "answers", "multi_turns", "max_new_tokens", "task")}
-    shared = {"task": str(raw.get("task") or found.name), "context": context, "tokens": tokens,
-              "prefix": str(raw.get("answer_prefix") or "")}
+        "context", "question", *ANSWERS, "multi_turns", "max_new_tokens", "task")}
+    default = "needle_in_haystack" if told == "needle" else found.name
+    shared = {"task": with_class(str(raw.get("task") or default), raw.get("length")),
+              "context": context, "tokens": tokens, "prefix": str(raw.get("answer_prefix") or "")}
     if "multi_turns" not in raw:
-        answers = accepted(raw.get("answer", raw.get("answers")))
+        answers = accepted(raw[told])
         question = raw["question"]
         if not answers:
             found.leave_out("without an answer", number)
@@ -227,9 +233,22 @@ def _add(found: Benchmark, raw: Mapping[str, Any], number: int, file: Path) -> N
         if not isinstance(question, str) or not answers:
             found.leave_out("with a turn without question or answer", number)
             return   # the turns after it would stand behind another text
+        options = dict(zip(string.ascii_uppercase, accepted(one.get("options"))))
+        question += "".join(f"\n{letter}. {option}" for letter, option in options.items())
+        answers += tuple(letter for letter, option in options.items() if option in answers)
+        if not turn and not context[-1:].isspace():   # SCBench's templates put it there
+            question = "\n\n" + question
         found.rows.append(Row(number, question=question, answers=answers, turn=turn,
-                              before=tuple(before), more={**rest, **one}, **shared))
+                              before=tuple(before), more={**rest, **one},
+                              **shared | ({"task": str(one["task"])} if one.get("task") else {})))
         before.append((question, answers[0]))
+
+
+def with_class(task: str, length: Any) -> str:
+    """A task of LongBench-E, whose names end in -e, with the class of its length, as it is reported."""
+    if not (task.endswith(("-e", "_e")) and isinstance(length, (int, float)) and length == length):
+        return task
+    return f"{task} {next(name for limit, name in CLASSES if length < limit)}"
 
 
 def accepted(value: Any) -> tuple[str, ...]:

@@ -14,12 +14,24 @@ from ..kvtrace.errors import EXIT_USAGE, CaptureError
 Scorer = Callable[[str, Mapping[str, Any]], float]
 
 _CONTROL = re.compile(r"[\x00-\x1f]")
-_CHOICE = re.compile(r"answer is:? ?\(?([A-Z])\)?")
+_CHOICE = re.compile(r"answer is:? ?\(?([A-Z])\b")
+# The last letter of a line, of the first line that has one.
+_LETTER = re.compile(r"\b[A-D]\b(?!.*\b[A-D]\b)")
 
 
 def best_of(one: Callable[[str, str], float]) -> Scorer:
     """The best score over the accepted answers."""
     return lambda answer, row: max(float(one(answer, wanted)) for wanted in row["answers"])
+
+
+def first_line(answer: str) -> str:
+    """The first line that is not empty."""
+    return (answer.strip().splitlines() or [""])[0]
+
+
+def of_first_line(scorer: Scorer) -> Scorer:
+    """The same rule, where a benchmark lets an answer end with its line."""
+    return lambda answer, row: scorer(first_line(answer), row)
 
 
 def exact_match(answer: str, wanted: str) -> float:
@@ -65,7 +77,7 @@ def classification(answer: str, row: Mapping[str, Any]) -> float:
     if classes is None or not len(classes):
         raise CaptureError("--scorer classification: expected a column all_classes with the names of "
                            "the classes", EXIT_USAGE)
-    line = (answer.strip().splitlines() or [""])[0]
+    line = first_line(answer)
 
     def one(wanted: str) -> float:
         found = [name for name in classes
@@ -75,11 +87,17 @@ def classification(answer: str, row: Mapping[str, Any]) -> float:
     return max(one(wanted) for wanted in row["answers"])
 
 
-def multiple_choice(answer: str, row: Mapping[str, Any]) -> float:
-    """The letter after "answer is" (LongBench v2), else the answer's first letter that stands alone."""
-    said = answer.replace("*", "")
-    found = _CHOICE.search(said) or re.search(r"\b([A-Z])\b", said)
-    return float(bool(found) and found[1] in row["answers"])
+def multiple_choice(answer: str, wanted: str) -> float:
+    """The letter after "answer is" (LongBench v2)."""
+    found = _CHOICE.search(answer.replace("*", ""))
+    return float(bool(found) and found[1] == wanted)
+
+
+def letter(answer: str, wanted: str) -> float:
+    """The letter from A to D that stands alone, the last one of the first line with any, or the answer's
+    first character (InfiniteBench, SCBench)."""
+    found = _LETTER.search(answer.strip())
+    return float(bool(found) and found[0] == wanted or answer.strip()[:1] == wanted)
 
 
 def right_number(answer: str, wanted: str) -> float:
@@ -88,46 +106,68 @@ def right_number(answer: str, wanted: str) -> float:
     return said.count(right[0]) / len(said) if right and said else 0.0
 
 
+def first_number(answer: str, wanted: str) -> float:
+    """The first number of the answer (InfiniteBench: pass keys, numbers to find)."""
+    found = re.search(r"\d+\.\d+|\d+", answer)
+    if not found:
+        return 0.0
+    try:
+        return float(found[0] == wanted or "." in found[0] + wanted and float(found[0]) == float(wanted))
+    except ValueError:
+        return 0.0
+
+
 def boxed(answer: str, wanted: str) -> float:
-    """What stands in the last \\boxed{} (AIME, MATH)."""
-    found = re.findall(r"boxed\{([^}]*)\}", answer)
-    return float(bool(found) and found[-1].strip() == wanted.strip())
+    """What stands in the last \\boxed{}, with the braces inside it (AIME, MATH)."""
+    _, mark, rest = answer.rpartition("boxed{")
+    depth, end = 1, 0
+    while mark and depth and end < len(rest):
+        depth += {"{": 1, "}": -1}.get(rest[end], 0)
+        end += 1
+    return float(bool(mark) and not depth and rest[: end - 1].strip() == wanted.strip())
 
 
 def code_line(answer: str, wanted: str) -> float:
     """Similarity of the first line of code to the right one (LongBench: completion of code)."""
-    lines = (one for one in answer.lstrip("\n").split("\n")
-             if one and not any(mark in one for mark in ("`", "#", "//")))
+    lines = (one for one in answer.lstrip().split("\n")
+             if not any(mark in one for mark in ("`", "#", "//")))
     return difflib.SequenceMatcher(None, next(lines, ""), wanted).ratio()
 
 
 SCORERS: dict[str, Scorer] = {
     "exact": best_of(exact_match), "f1": best_of(token_f1), "rouge-l": best_of(rouge_l),
     "string-all": share_named, "string-any": any_named, "classification": classification,
-    "choice": multiple_choice, "number": best_of(right_number), "boxed": best_of(boxed),
-    "code": best_of(code_line),
+    "choice": best_of(multiple_choice), "letter": best_of(letter), "number": best_of(right_number),
+    "first-number": best_of(first_number), "boxed": best_of(boxed), "code": best_of(code_line),
 }
+SCORERS |= {f"{name}-line": of_first_line(SCORERS[name]) for name in ("f1", "rouge-l")}
 #: Scorer -> names of tasks that are judged by it: as a whole, or how they begin where they end in *.
 BENCHMARKS = {
-    "string-all": "niah* vt cwe fwe passkey number_string kv_retrieval scbench_kv "
-                  "scbench_prefix_suffix scbench_vt needle_in_haystack*",   # RULER, InfiniteBench
-    "string-any": "qa_1 qa_2",   # RULER
-    "f1": "narrativeqa qasper multifieldqa_en hotpotqa 2wikimqa musique triviaqa longbook_qa_eng "
-          "longdialogue_qa_eng scbench_qa_eng",   # LongBench, InfiniteBench, SCBench
-    "rouge-l": "gov_report qmsum multi_news samsum longbook_sum_eng shortdep_qa longdep_qa "
-               "longdep_summarization scbench_summary*",   # LongBench, LooGLE
-    "classification": "trec lsht",   # LongBench
-    "number": "passage_retrieval_en passage_count",   # LongBench
-    "code": "lcc repobench-p",   # LongBench
-    "choice": "longbench-v2* longbenchv2* longbook_choice_eng code_debug scbench_choice_eng",
+    # RULER; InfiniteBench; SCBench
+    "string-all": "niah_single* niah_multi* vt cwe fwe kv_retrieval* scbench_kv* scbench_hashhop "
+                  "scbench_prefix_suffix scbench_vt",
+    "string-any": "qa_1 qa_2 longdialogue_qa_eng scbench_qa_eng scbench_many_shot",
+    "first-number": "passkey number_string math_find scbench_passkey scbench_mf",
+    "letter": "longbook_choice_eng code_debug scbench_choice_eng",
+    # LongBench; InfiniteBench
+    "f1": "narrativeqa qasper multifieldqa_en hotpotqa 2wikimqa musique longbook_qa_eng",
+    "f1-line": "triviaqa",
+    # LongBench; InfiniteBench, LooGLE, SCBench; needle in a haystack
+    "rouge-l": "gov_report qmsum multi_news longbook_sum_eng shortdep_qa longdep_qa "
+               "longdep_summarization scbench_summary needle_in_haystack*",
+    "rouge-l-line": "samsum",
+    "classification": "trec lsht",
+    "number": "passage_retrieval_en passage_retrieval_zh passage_count",
+    "code": "lcc repobench-p",
+    "choice": "longbench-v2* longbenchv2* longbench_v2* 0shot",   # LongBench v2
     "boxed": "aime* math500* math-500*",
 }
 
 
 def scorer_of(task: str) -> str | None:
     """Name of the scorer by which a known benchmark judges a task, or None. The suffix -e is that of
-    LongBench-E."""
-    name = task.lower().removesuffix("-e").removesuffix("_e")
+    LongBench-E; a class of lengths may stand behind it."""
+    name = re.sub(r"[-_]e( \S+)?$", "", task.lower())
     for scorer, names in BENCHMARKS.items():
         for one in names.split():
             if name == one or (one.endswith("*") and name.startswith(one[:-1])):
