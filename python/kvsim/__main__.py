@@ -13,6 +13,8 @@ from kvsim.program import find_program
 def main() -> None:
     """Runs the command line."""
     words = sys.argv[1:]
+    # NumPy's products are small here, and its threads wait in loops that take a processor from PyTorch's.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         if words and words[0] in COMMANDS:
             sys.exit(run(words[0], words[1:]))

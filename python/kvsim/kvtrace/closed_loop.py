@@ -21,9 +21,9 @@ from .record import FirstPass, call_own_attention, find_attention_layers, replac
 from .rope import takes_positions
 
 REGISTERED_NAME = "kvtrace_closed_loop"
-# Rows (sets times tokens) of one forward pass: on a CPU what its caches hold, else what keeps the
-# device busy.
-ROWS_AT_ONCE = {"cpu": 128}
+# Rows (sets times tokens) of one forward pass: on a CPU as many as hide the reading of the weights, else
+# what keeps the device busy.
+ROWS_AT_ONCE = {"cpu": 512}
 ROWS_AT_ONCE_ELSEWHERE = 2048
 # Logits that two ways through one model may differ by, of their norm: rounding, in 16 bits of all
 # layers.
@@ -255,19 +255,26 @@ class ClosedLoop:
         of_head = kept.unflatten(1, (heads, -1)).any(dim=2) if kept.shape[1] > heads else kept
         row, head, position = of_head.nonzero(as_tuple=True)
         count = of_head.sum(-1)
-        which = torch.arange(heads, device=self.device)[:, None]
         if kept is of_head and (count == count[0, 0]).all():   # no fillers, and no head misses any
             positions = position.reshape(rows, heads, int(count[0, 0]))
-            return tuple(t[0][which, positions] for t in self.prompt[layer]), positions, None
+            return self._entries(layer, positions), positions, None
         positions = torch.zeros(rows, heads, int(count.max()), dtype=torch.long, device=self.device)
         positions[row, head, (of_head.cumsum(-1) - 1)[of_head]] = position
-        parts = tuple(t[0][which, positions] for t in self.prompt[layer])
+        parts = self._entries(layer, positions)
         filler = torch.arange(positions.shape[2], device=self.device) >= count[..., None]
         group = self.heads[layer] // heads
         dropped = filler.repeat_interleave(group, 1)
         if kept is not of_head:
             dropped |= ~kept.gather(2, positions.repeat_interleave(group, 1))
         return parts, positions, dropped if dropped.any() else None
+
+    def _entries(self, layer: int, positions) -> tuple:
+        """Keys and values [rows, Hkv, k, d] at positions [rows, Hkv, k]: rows of memory as a whole."""
+        import torch
+
+        first = self.prompt_len * torch.arange(positions.shape[1], device=self.device)[:, None]
+        return tuple(t[0].flatten(0, 1).index_select(0, (first + positions).flatten()).unflatten(
+            0, positions.shape) for t in self.prompt[layer])
 
     def _mask(self, query, positions, dropped, later: int, window: int | None):
         """Additive mask [B or 1, Hq or 1, m, k + later]: causal, sliding window, kept sets."""

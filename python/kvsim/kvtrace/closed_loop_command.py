@@ -181,6 +181,7 @@ def run_pairs(loop, results, pairs: list[tuple[int, int]], journal, args) -> int
             missing.append(digest)
         else:
             journal.add(same, known)
+    missing.sort(key=lambda digest: results.budgets[cells[digest][1]])   # equally large ones together
     for begin in range(0, len(missing), loop.batch):
         part = missing[begin : begin + loop.batch]
         batch = [cache_of(results, loop.live, *cells[digest]) for digest in part]

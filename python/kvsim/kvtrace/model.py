@@ -18,7 +18,6 @@ from .built_in import BUILT_IN
 from .errors import EXIT_FAILURE, CaptureError
 from .gguf_file import GgufFile
 from .gguf_tokenizer import make_tokenizer, read_tokenizer
-from .linear import speed_up
 from .unpacked import unpacked
 
 # What tells one model shape from another, spelled the same in every version of transformers.
@@ -213,6 +212,8 @@ def load_model(model: str, gguf: str | None, dtype: str, device: str, threads: i
         quiet.close()
     check_tokenizer(tokenizer, model)
     loaded = loaded.to(device).eval()
+    from .linear import speed_up
+
     speed_up(loaded)
     return LoadedModel(loaded, tokenizer, found.name, found.source)
 

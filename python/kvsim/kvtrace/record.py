@@ -7,6 +7,7 @@ it computes without it. One layer's tensors are alive at a time: each is written
 
 import contextlib
 import dis
+import functools
 import inspect
 import sys
 import weakref
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..errors import Error, line_of
+from .attention_check import check_rows
 from .errors import EXIT_FAILURE, CaptureError
 from .writer import TraceWriter
 
@@ -71,13 +73,19 @@ def is_listened_to(module) -> bool:
     return code is not None and REGISTRY in code.co_names
 
 
+@functools.lru_cache(maxsize=64)
+def names_behind_attention(forward) -> tuple[str, ...]:
+    """What a forward names behind its attention function, in that order."""
+    names = [one.argval for one in dis.get_instructions(forward) if isinstance(one.argval, str)]
+    return tuple(names[names.index(REGISTRY) :]) if REGISTRY in names else ()
+
+
 def output_projection(attention):
     """The last module with a matrix that the forward names behind its attention function, or None."""
-    found, behind = None, False
-    for one in dis.get_instructions(inspect.unwrap(type(attention).forward)):
-        behind = behind or one.argval == REGISTRY
-        child = attention._modules.get(one.argval) if isinstance(one.argval, str) else None
-        if behind and getattr(getattr(child, "weight", None), "ndim", 0) == 2:
+    found = None
+    for name in names_behind_attention(inspect.unwrap(type(attention).forward)):
+        child = attention._modules.get(name)
+        if getattr(getattr(child, "weight", None), "ndim", 0) == 2:
             found = child
     return found
 
@@ -225,38 +233,6 @@ def call_own_attention(own_function, module, query, key, value, mask, kwargs):
         output, _ = eager(module, query[:, :, part], key, value, part_mask, **kwargs)
         parts.append(output)
     return torch.cat(parts, dim=1), None
-
-
-def check_rows(call: LayerCall, positions: np.ndarray) -> float:
-    """Largest relative error, over heads, of attention recomputed from what is stored.
-
-    The formula is the trace format's. A large error means that this model's attention does
-    something that the format cannot say, and the capture must not pretend otherwise.
-    """
-    import torch   # its threads are those that the user asked for
-
-    query, key, value, truth = (torch.from_numpy(np.ascontiguousarray(one)) for one in (
-        call.check_query, call.key, call.value, call.check_output))
-    place, at = torch.arange(key.shape[1]), torch.from_numpy(np.asarray(positions))[:, None]
-    visible = place <= at
-    if call.sliding_window:
-        visible &= place > at - call.sliding_window
-    # Query heads of a KV head side by side: [Hkv, group, R, n].
-    heads, group = key.shape[0], query.shape[0] // key.shape[0]
-    logits = call.scale * (query.reshape(heads, -1, query.shape[2]) @ key.transpose(1, 2)).unflatten(
-        1, (group, -1))
-    if call.softcap:
-        logits = call.softcap * torch.tanh(logits / call.softcap)
-    logits = logits.masked_fill(~visible, -torch.inf)
-    sink = logits.new_full((heads, group, 1, 1), -torch.inf) if call.sink is None else \
-        torch.from_numpy(call.sink).to(logits).reshape(heads, group, 1, 1)
-    top = logits.amax(-1, keepdim=True).maximum(sink)
-    weights = (logits - top).exp()
-    weights /= weights.sum(-1, keepdim=True) + (sink - top).exp()
-    output = (weights.flatten(1, 2) @ value).reshape(truth.shape)
-    scale = truth.flatten(1).norm(dim=1)
-    off = (output - truth).flatten(1).norm(dim=1)
-    return float((off / scale)[scale > 0].max()) if (scale > 0).any() else 0.0
 
 
 @dataclass
