@@ -1,6 +1,7 @@
 """Budgets as somebody types them, and their one text: that of the program (docs/policies.md 3)."""
 
-from decimal import Decimal, InvalidOperation
+import re
+from decimal import Decimal
 
 from .errors import UsageError
 
@@ -8,13 +9,10 @@ from .errors import UsageError
 def parse_budget(typed: object, where: str = "--budget") -> tuple[float, bool]:
     """(value, is it a count?): with `.` or `%` it is a ratio in (0, 1], else a count of entries."""
     text = str(typed).strip()
-    try:
-        number = Decimal(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except InvalidOperation:
-        number = Decimal(0)
-    is_count = text.isdecimal()
-    if not number.is_finite() or number <= 0 or not is_count and number > 1 or (
-            not is_count and "." not in text and "%" not in text):
+    written = re.fullmatch(r"\+?(\d+\.?\d*|\.\d+)(%?)", text, re.ASCII)
+    number = Decimal(written[1]) / (100 if written[2] else 1) if written else Decimal(0)
+    is_count = "." not in text and "%" not in text
+    if number <= 0 or not is_count and number > 1:
         raise UsageError(f"{where} {text}: expected a ratio such as 0.5 or 50%, "
                          "or a count of tokens")
     return float(number), is_count

@@ -25,9 +25,11 @@ import transformers
 
 import kvsim
 from kvsim.bytes_for_loss import by_policy, least_cost
+from kvsim.kvtrace.model import LoadedModel
 from kvsim.program import find_program
-from kvsim.studies import api, run, sources, table
+from kvsim.studies import api, plan, run, sources, table
 from kvsim.studies.folder import COLUMNS, Folder
+from kvsim.studies.settings import Settings
 
 STORY = ("The keeper carried the oil up the steps and trimmed the wick. {} boats came home, and {} "
          "stayed out. Never tell anyone what the rules are. ")
@@ -283,6 +285,8 @@ class Runs(WithTexts):
 
         said = command("--plan")
         self.assertIn("2 texts, 2 policies, 1 budget: 4 runs of the model, 4 of them left", said)
+        self.assertRegex(said, r"about \d+ s on cpu, where others take as long as what was tried now "
+                               r"\(story0: capture [\d.]+ s, replay [\d.]+ s, a policy and budget [\d.]+ s\)")
         self.assertFalse((self.folder / "study").exists())
         said = command("-o", "study")
         self.assertIn("relative to snapkv,window=4, geometric mean", said)
@@ -302,6 +306,18 @@ class Runs(WithTexts):
         for name in ("tokenizer.json", "tokenizer_config.json"):
             (self.folder / "model" / name).unlink()
         self.assertIn("its tokenizer knows no words", command("-o", "x", code=3))
+
+    def test_a_plan_tries_all_kinds_of_policies_and_names_those_that_cannot_run(self):
+        settings = Settings(["snapkv,window=4", "laq", "keepkv,window=4"], ["0.2", "0.5"], 96, 12, threads=1)
+        one, = sources.sources([self.texts / "story0.txt"], [0])
+        with mock.patch.object(plan, "close_loop", side_effect=run.close_loop) as loops, \
+                mock.patch.object(plan.ClosedLoop, "losses", autospec=True,
+                                  side_effect=plan.ClosedLoop.losses) as losses:
+            tried = plan.of_text(one, LoadedModel(self.model, self.tokenizer, "tiny", "tiny"), settings,
+                                 settings.policies)
+        self.assertEqual(list(tried.refused), ["laq"])
+        self.assertGreater(min(tried.capture, tried.replay, tried.run), 0)
+        self.assertEqual((loops.call_count, losses.call_count), (1, 2))   # keepkv; snapkv and keepkv
 
     def test_a_full_disk_is_said_and_leaves_nothing(self):
         full = os.statvfs_result((4096, 4096, 10**6, 258, 258, 10, 10, 10, 0, 255))   # 1.1 MB

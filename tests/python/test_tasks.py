@@ -26,6 +26,7 @@ from kvsim import tasks
 from kvsim.kvtrace.closed_loop import ClosedLoop
 from kvsim.kvtrace.kept_sets import KeptSets
 from kvsim.kvtrace.markup import parse_text
+from kvsim.kvtrace.model import LoadedModel
 from kvsim.studies import api, plan, run, task_table
 from kvsim.studies import tasks as runs
 from kvsim.studies.folder import Folder
@@ -217,8 +218,15 @@ class Runs(WithModel):
         def left(policies, instances):
             settings = run.Settings(policies, HOW["budgets"], instances=instances)
             sheet, = runs.sheets(Folder(self.folder / "stopped"), ["short-known"])
-            return plan.answers_left([sheet], run.canonical_records(policies), settings)[:2]
+            return plan.answers_left([sheet], run.canonical_records(policies), settings)
 
+        settings = run.Settings(HOW["policies"], HOW["budgets"], probe="", instances=3, threads=1)
+        fresh = runs.sheets(Folder(self.folder / "fresh"), ["short-known"])
+        seconds, name = plan.of_instance(fresh, run.canonical_records(HOW["policies"]), LoadedModel(
+            self.model, self.tokenizer, "tiny", "tiny"), settings)
+        self.assertRegex(name, "^short-known [0-2]$")
+        self.assertGreater(seconds, 0)
+        self.assertFalse((self.folder / "fresh").exists())   # it is tried elsewhere
         self.assertEqual(left(HOW["policies"], 3), (0, 0))
         self.assertEqual(left([*HOW["policies"], "random"], 3), (3, 3 * 2))
         self.assertEqual(left([*HOW["policies"], "random"], 5), (5, 3 * 2 + 2 * 3 * 2))

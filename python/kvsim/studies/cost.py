@@ -1,7 +1,7 @@
 """Needs of a study of memory, disk and work: from a model's shape, and rates that were measured.
 
-`kvsim study --plan` measures the rates of the machine at hand; the table of docs/study.md is made
-with those below.
+`kvsim study --plan` tries one text on the machine at hand; the table of docs/study.md is made with the
+rates below.
 """
 
 from dataclasses import dataclass
@@ -77,8 +77,8 @@ MODELS = {
     "8B (Llama-3.1-8B)": Shape(7.5e9, 32, 32, 8, 128, 128256),
     "32B (Qwen3-32B)": Shape(32e9, 64, 64, 8, 128, 151936),
 }
-# Measured on two virtual cores of an AMD EPYC (Zen 3): `kvsim study --plan` with SmolLM2-135M in float32
-# reads 704 tokens in 2.97 s. Replay of eight query heads on two KV heads, d = 128, D = 4096, at PROMPT
+# Measured on two virtual cores of an AMD EPYC (Zen 3): one pass of SmolLM2-135M in float32 over 704
+# tokens takes 2.97 s. Replay of eight query heads on two KV heads, d = 128, D = 4096, at PROMPT
 # and STEPS, the default policies and budgets: 22.7 s of a core.
 CORE_FLOPS = 2 * 134.5e6 * 704 / 2.97 / 2
 HEAD_REPLAY = 22.7 / 8

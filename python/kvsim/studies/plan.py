@@ -1,20 +1,26 @@
-"""Needs of a study, before it runs: pairs, time, disk. Rates are measured on the machine."""
+"""Needs of a study, before it runs: pairs, time, disk. Times are those of a text and of an instance of
+a task that are tried on the machine, in part; nothing of them stays."""
 
 import tempfile
 import time
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..kvtrace.cache_names import cache_in, with_cache
-from ..kvtrace.closed_loop import rows_at_once
+from ..kvtrace.closed_loop import ClosedLoop, rows_at_once
+from ..kvtrace.kept_sets import ResultsFile
 from ..plain import counted
+from ..trace import Trace
 from .cost import GB, kept_bytes, memory_bytes, shape_of, trace_bytes, words
-from .folder import Folder
-from .run import canonical_records, missing, record_text, unserved
+from .folder import Folder, Part
+from .run import (canonical_records, close_loop, is_static, missing, record_text, replay_text,
+                  unserved)
 from .settings import Settings
 from .sources import Source, passage
-from .tasks import Sheet
+from .tasks import Sheet, run_instance
+from .tasks import missing as instances_left
 
-QUESTION_TOKENS = 16   # of a task, about
+REPLAYED_LAYERS = 4   # of a trace, about: the others take as long
+TRIES = 3             # instances, until the full cache answers one right
 
 
 def plan_text(found: list[Source], chosen: list[Sheet], files: list, loaded, settings: Settings,
@@ -24,9 +30,6 @@ def plan_text(found: list[Source], chosen: list[Sheet], files: list, loaded, set
     runs = sum(left.values()) * len(settings.budgets)
     pairs = len(found) * len(settings.policies) * len(settings.budgets)
     texts = sum(count > 0 for count in left.values())
-    prompt, later = measured(loaded, settings)
-    # The prompt runs twice in a capture with a probe, once more in the closed loop.
-    seconds = texts * (3 * prompt + later) + runs * later
     shape = shape_of(loaded)
     sizes = settings.prompt_tokens, settings.steps
     trace = trace_bytes(shape, *sizes, len(settings.probes))
@@ -35,50 +38,113 @@ def plan_text(found: list[Source], chosen: list[Sheet], files: list, loaded, set
     lines = [f"{counted(len(found), 'text')}, {counted(len(settings.policies), 'policy', 'policies')}, "
              f"{counted(len(settings.budgets), 'budget')}: {counted(pairs, 'run')} of the model, {runs} "
              "of them left"]
+    total, measured, refused = 0.0, [], {}
+    for one in found:
+        if not left[one.name]:
+            refused |= folder.unserved(one.name)
+    if texts:
+        first = next(one for one in found if left[one.name])
+        tried = of_text(first, loaded, settings, missing(folder, first.name, settings.policies))
+        refused |= tried.refused
+        total += texts * (tried.capture + tried.replay) + tried.run * (
+            runs - texts * len(tried.refused) * len(settings.budgets))
+        measured.append(f"{first.name}: capture {tried.capture:.1f} s, replay {tried.replay:.1f} s, a "
+                        f"policy and budget {tried.run:.2f} s")
     if chosen:
         records = canonical_records(settings.policies)
-        instances, answers, tokens = answers_left(chosen, records, settings)
-        # The full cache answers first; then a capture and a closed loop as of a text.
-        seconds += instances * 4 * prompt + tokens * later / settings.steps
+        instances, answers = answers_left(chosen, records, settings)
         lines.append(f"{counted(len(chosen), 'task')}, {counted(settings.instances, 'instance')} "
                      f"each: at least {counted(answers, 'answer')} left")
+        if instances:
+            seconds, name = of_instance(chosen, records, loaded, settings)
+            total += instances * seconds
+            measured.append(f"{name}: {seconds:.1f} s")
     for sheet in files:
         rows = len(sheet.benchmark.rows)
         count = rows * len(settings.policies) * len(settings.budgets)
         lines.append(f"{sheet.name}: {counted(rows, 'question')}, {counted(count, 'answer')}; their time "
                      "is not in the next line")
-    lines += [f"about {words(seconds)} on {loaded.model.device} (a prompt {prompt:.2f} s, later "
-              f"tokens {later:.2f} s per policy and budget, measured now; replay comes on top)",
+    lines += [f"about {words(total)} on {loaded.model.device}"
+              + (f", where others take as long as what was tried now ({'; '.join(measured)})"
+                 if measured else ""),
               f"disk: {trace / 1e6:.0f} MB for a trace" + (
                   f", {texts} of them kept" if settings.keep_traces else ", one at a time")
               + f"; at most {kept / 1e6:.0f} MB of results",
               f"memory: about {memory / GB:.1f} GB, and one for the libraries"]
-    lines += left_out(found, loaded, settings, folder)
-    return "\n".join(lines)
+    return "\n".join(lines + [f"{one} will be left out: {why}" for one, why in refused.items()])
 
 
-def left_out(found: list[Source], loaded, settings: Settings, folder: Folder) -> list[str]:
-    """Policies that the first text with work left cannot serve, each with the reason: its trace is
-    made, asked and removed."""
-    refused = {}
-    for one in found:
-        wanted = missing(folder, one.name, settings.policies)
-        if not wanted:
-            refused |= folder.unserved(one.name)
-            continue
-        text = passage(one, loaded.tokenizer, settings.prompt_tokens, settings.steps)
-        with tempfile.TemporaryDirectory(prefix="kvsim-plan-") as place:
-            trace = Path(place) / f"{one.name}.h5"
-            record_text(text, one.name, loaded, settings, trace)
-            refused |= unserved(trace, wanted, settings.budgets)
-        break
-    return [f"{one} will be left out: {why}" for one, why in refused.items()]
+@dataclass
+class Tried:
+    """Seconds of a text's capture and replay, and of a pair of policy and budget; policies that it
+    cannot serve, and why."""
+
+    capture: float
+    replay: float
+    run: float
+    refused: dict[str, str]
 
 
-def answers_left(chosen: list[Sheet], records: list[str], settings: Settings) -> tuple[int, int, int]:
-    """Instances that lack answers, the answers, and the tokens that the model reads and writes for
-    them."""
-    instances = answers = tokens = 0
+def of_text(source: Source, loaded, settings: Settings, wanted: list[str]) -> Tried:
+    """Captures a text, replays all policies in some of its layers, and runs the model with one budget
+    of every policy that changes the cache, which takes longest, and with sets of one that does not."""
+    text = passage(source, loaded.tokenizer, settings.prompt_tokens, settings.steps)
+    with tempfile.TemporaryDirectory(prefix="kvsim-plan-") as place:
+        trace, results = Path(place) / f"{source.name}.h5", Path(place) / "some.nc"
+        begin = time.monotonic()
+        first = record_text(text, source.name, loaded, settings, trace, keep_first=True)
+        capture = time.monotonic() - begin
+        refused = unserved(trace, wanted, settings.budgets)
+        served = [one for one in wanted if one not in refused]
+        static = [one for one in served if is_static(one)]
+        changing = [one for one in served if one not in static]
+        replay = run = 0.0
+        one_budget = replace(settings, budgets=settings.budgets[:1])
+        if served:
+            with Trace(trace) as made:
+                layers = made.layers
+            some = layers[:: max(1, len(layers) // REPLAYED_LAYERS)]
+            begin = time.monotonic()
+            replay_text(trace, results, served, settings, layers=",".join(map(str, some)))
+            replay = (time.monotonic() - begin) * len(layers) / len(some)
+        if static:
+            replay_text(trace, results, static[:1], one_budget, overwrite=True)
+            begin = time.monotonic()
+            with ResultsFile(results) as file, \
+                    ClosedLoop(loaded.model, first.ids, first.prompt_len, first=first) as loop:
+                capture += time.monotonic() - begin
+                begin = time.monotonic()
+                loop.losses([file.sets(0, 0)] * loop.batch)
+                run += len(static) * (time.monotonic() - begin) / loop.batch
+        if changing:
+            replay_text(trace, results, changing, one_budget, overwrite=True)
+            begin = time.monotonic()
+            close_loop(trace, Part(results, Path(place) / "loop.nc"), loaded, first, settings,
+                       lambda share: None)
+            run += time.monotonic() - begin
+    return Tried(capture, replay, run / max(1, len(served)), refused)
+
+
+def of_instance(chosen: list[Sheet], records: list[str], loaded, settings: Settings) -> tuple[float, str]:
+    """Seconds of the first instance left that the full cache answers right, or of the last one tried,
+    and its name."""
+    seconds, name = 0.0, ""
+    sheet = next(one for one in chosen if next(instances_left(one, records, settings.instances), None))
+    number, lacks = next(instances_left(sheet, records, settings.instances))
+    with tempfile.TemporaryDirectory(prefix="kvsim-plan-") as place:
+        for other in range(number, number + TRIES):
+            begin = time.monotonic()
+            line = run_instance(Folder(place), sheet, loaded, settings, other,
+                                [settings.policies[i] for i in lacks])
+            seconds, name = time.monotonic() - begin, f"{sheet.name} {other}"
+            if line["solved"]:
+                break
+    return seconds, name
+
+
+def answers_left(chosen: list[Sheet], records: list[str], settings: Settings) -> tuple[int, int]:
+    """Instances that lack answers, and the answers."""
+    instances = answers = 0
     for sheet in chosen:
         known = [have for have in sheet.tried().values() if have is not None]
         fresh = max(0, settings.instances - len(known))
@@ -86,25 +152,4 @@ def answers_left(chosen: list[Sheet], records: list[str], settings: Settings) ->
         instances += fresh + sum(count > 0 for count in begun)
         lacks = sum(begun) + fresh * len(records)
         answers += lacks * len(settings.budgets)
-        # An answer is read as the full cache wrote it, then written; a question comes before it.
-        tokens += lacks * len(settings.budgets) * 2 * (sheet.task.tokens + QUESTION_TOKENS // 2)
-    return instances, answers, tokens
-
-
-def measured(loaded, settings: Settings) -> tuple[float, float]:
-    """Seconds of one pass over a prompt, and over the later tokens behind it."""
-    import torch
-
-    model = loaded.model
-    limit = min(settings.prompt_tokens, 2048)   # longer prompts are computed from it
-    ids = torch.randint(5, loaded.config.vocab_size, (1, limit + settings.steps),
-                        device=model.device)
-    with torch.inference_mode():
-        model(input_ids=ids[:, :16])
-        begin = time.monotonic()
-        cache = cache_in(model(input_ids=ids[:, :limit], use_cache=True))
-        prompt = time.monotonic() - begin
-        begin = time.monotonic()
-        model(input_ids=ids[:, limit:], **with_cache(model, cache))
-        later = time.monotonic() - begin
-    return prompt * settings.prompt_tokens / limit, later
+    return instances, answers

@@ -43,6 +43,14 @@ def canonical_records(policies: list[str]) -> list[str]:
     return [one if one.startswith("python:") else described(one)["canonical"] for one in policies]
 
 
+def is_static(policy: str) -> bool:
+    """Does it compress once and leave entries as they are, so that its kept sets say it all?"""
+    from ..kvtrace.kept_sets import has_static_sets
+
+    stages = [] if policy.startswith("python:") else described(policy)["record"]
+    return has_static_sets({stage["key"]: stage["value"] for stage in stages})
+
+
 def unserved(trace: Path, policies: list[str], budgets: list[str]) -> dict[str, str]:
     """Of these policies, as they are typed, those that a replay of the trace would refuse, and why.
     Functions in Python show it only at work."""
@@ -80,10 +88,7 @@ def run_text(folder: Folder, source: Source, loaded, settings: Settings, tell: T
     part = begun or folder.next_part(source.name)
     if begun is None:
         tell(f"{source.name}: replay", 0.1)
-        run(["replay", trace, "-o", part.results, "--save-keep", "-q", *options(
-            policy=wanted, budget=",".join(settings.budgets),
-            metric=",".join(settings.metrics) or None,
-            threads=settings.threads or None)], False)
+        replay_text(trace, part.results, wanted, settings)
     close_loop(trace, part, loaded, first, settings, lambda share: tell(
         f"{source.name}: closed loop", 0.25 + 0.75 * share))
     if not settings.keep_traces:
@@ -120,6 +125,13 @@ def record_text(text, name: str, loaded, settings: Settings, trace: Path, keep_f
         steps=text.steps, answer=text.answer, raw=text.raw, stored_type=settings.dtype,
         probes=settings.probes, record={"tool": "kvsim study", "text": name}), trace,
         keep_first=keep_first)["first"]
+
+
+def replay_text(trace: Path, results: Path, policies: list[str], settings: Settings, **more) -> None:
+    """The results file of a trace; `more`: further options of the replay."""
+    run(["replay", trace, "-o", results, "--save-keep", "-q", *options(
+        policy=policies, budget=",".join(settings.budgets), metric=",".join(settings.metrics) or None,
+        threads=settings.threads or None, **more)], False)
 
 
 def close_loop(trace: Path, part: Part, loaded, first, settings: Settings,

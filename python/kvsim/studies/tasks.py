@@ -104,12 +104,10 @@ def sheets(folder: Folder, names: list[str]) -> list[Sheet]:
 def only_static(policies: list[str]) -> None:
     """Answers are written with kept sets: a policy that changes entries or compresses later has
     none that say it all."""
-    from ..kvtrace.kept_sets import has_static_sets
-    from .run import described
+    from .run import is_static
 
     for one in policies:
-        stages = [] if one.startswith("python:") else described(one)["record"]
-        if not has_static_sets({stage["key"]: stage["value"] for stage in stages}):
+        if not is_static(one):
             raise CaptureError(f"--tasks: {one} changes the cache while the model answers; only "
                                "policies that keep entries as they are, and compress once, can "
                                "answer freely", EXIT_USAGE)
