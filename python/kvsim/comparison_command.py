@@ -39,12 +39,17 @@ def parser() -> Parser:
 
 
 def marks(frame) -> dict[tuple[int, str], str]:
-    """The better of A and B; where they do not differ, the other is not told apart."""
+    """The better of A and B; where they do not differ, the other is not told apart. Where they do not
+    hold alike none is better, and A holds more or less."""
     from .plots.report.verdict import better
+    from .ranking import alike
 
     found = {}
     for place, row in enumerate(frame.itertuples()):
         good = better(row.measure)
+        if not alike(row.held):
+            found[place, "A"] = "more" if row.held > 1 else "less"
+            continue
         if good == "none" or not (row.a < row.b or row.a > row.b):
             continue
         first = (row.a < row.b) == (good == "low")

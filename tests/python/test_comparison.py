@@ -66,6 +66,9 @@ class CompareTest(unittest.TestCase):
         said = " ".join(table.attrs["sentences"])
         self.assertRegex(said, "1.25 times at 0.2; such budgets are no")
         self.assertIn("At 0.2 they cannot be compared at equal bytes", said)
+        marked = comparison_command.marks(table)
+        self.assertEqual({what for (row, _), what in marked.items() if row == 0}, {"more"})
+        self.assertIn("best", {what for (row, _), what in marked.items() if row == 1})
 
     def test_what_is_not_held_alike_is_compared_at_equal_bytes(self):
         # h2o holds 0.15 and 0.6 of the bytes: 0.3, which snapkv holds at 0.5, is halfway in logarithms.

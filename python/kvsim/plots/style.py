@@ -439,6 +439,9 @@ def say_log(fig):
             if axis.get_scale() != "log":
                 continue
             label = axis.label if axis.label.get_text() else shared[name]
+            row = getattr(ax, f"get_shared_{name}_axes")().get_siblings(ax)
+            if label is None and any(getattr(one, f"get_{name}label")() for one in row):
+                continue   # its neighbour says so
             place = ax.get_subplotspec()   # a bar of colours has none
             if label is None and (name == "y" or place is None or place.is_last_row()):
                 label = axis.label
