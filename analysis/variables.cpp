@@ -164,7 +164,8 @@ std::string variables_json() {
                                   {"long_name", variable.long_name},
                                   {"definition", variable.definition},
                                   {"written_when", occasion_text(variable)},
-                                  {"metrics", variable.measures}};
+                                  {"metrics", variable.measures},
+                                  {"file", "results"}};
     for (const FlagMeaning& flag : variable.flags) one["flags"][flag.meaning] = flag.value;
     all.push_back(std::move(one));
   }

@@ -4,8 +4,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "cli/command.hpp"
+#include "cli/shipped.hpp"
 #include "sim/core/error.hpp"
 
 namespace kvsim::cli::variables_command {
@@ -16,12 +19,22 @@ void print_one(const VariableDeclaration& one) {
              one.long_name, one.definition);
 }
 
+/// Variables of files of losses, which the package writes; none without it.
+nlohmann::ordered_json loss_variables() {
+  std::ifstream file(shipped_file("python/kvsim/losses.json"));
+  auto found = nlohmann::ordered_json::parse(file, nullptr, false);
+  return found.is_array() ? found : nlohmann::ordered_json::array();
+}
+
 int run(const Values& values) {
   const std::string name = text(values, "name");
+  const nlohmann::ordered_json losses = loss_variables();
   if (has(values, "json")) {
     if (!name.empty())
       usage_error({.what = "--json prints all variables", .where = "variables", .found = name});
-    fmt::print("{}\n", variables_json());
+    auto all = nlohmann::ordered_json::parse(variables_json());
+    all.insert(all.end(), losses.begin(), losses.end());
+    fmt::print("{}\n", all.dump(2));
     return kDone;
   }
   std::vector<std::string> names;
@@ -32,6 +45,14 @@ int run(const Values& values) {
       print_one(one);
       found = true;
     }
+  }
+  for (const auto& one : losses) {
+    names.push_back(one.value("name", ""));
+    if (!name.empty() && name != names.back()) continue;
+    fmt::print("{} [{}], {}\n  {}: {}\n", names.back(),
+               fmt::join(one.value("dimensions", std::vector<std::string>()), ", "),
+               one.value("units", ""), one.value("long_name", ""), one.value("definition", ""));
+    found = true;
   }
   if (!found)
     usage_error({.what = "unknown variable",

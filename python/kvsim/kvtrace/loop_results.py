@@ -15,26 +15,10 @@ NOTE = (
     "Closed loop: every query after the prompt met the compressed cache, so that errors feed into "
     "later layers and steps; the tokens are those of the trace."
 )
+_DECLARED = json.loads((Path(__file__).parents[1] / "losses.json").read_text(encoding="utf-8"))
 # name -> (dimensions, unit, long name); the first three hold a number per step.
-VARIABLES = {
-    "kl_divergence": (
-        ("policy", "budget", "step"), "nat",
-        "KL divergence of the next-token distribution from the one with the full cache"),
-    "nll_difference": (
-        ("policy", "budget", "step"), "nat",
-        "negative log-likelihood of the trace's next token, less that with the full cache"),
-    "top1_agreement": (
-        ("policy", "budget", "step"), "1", "whether the most likely next token is the same"),
-    "kl_divergence_mean": (("policy", "budget"), "nat", "kl_divergence, mean over steps"),
-    "kl_divergence_max": (("policy", "budget"), "nat", "kl_divergence, largest over steps"),
-    "kl_divergence_answer": (
-        ("policy", "budget"), "nat",
-        "kl_divergence, mean over the steps that predict the answer, not the request before it"),
-    "nll_difference_mean": (("policy", "budget"), "nat", "nll_difference, mean over steps"),
-    "top1_agreement_mean": (("policy", "budget"), "1", "top1_agreement, mean over steps"),
-    "generated_agreement": (
-        ("policy", "budget"), "count",
-        "greedy tokens equal to those with the full cache, up to the first that differs"),
+VARIABLES = {one["name"]: (tuple(one["dimensions"]), one["units"], one["long_name"])
+             for one in _DECLARED} | {
     "held_share": (
         ("policy", "budget"), "1", "share of the full cache's bytes that is held"),
     "budget_share": (

@@ -34,7 +34,8 @@ class Replayer:
         self.threads = threads
         self.model = model
         self.loop = self.variables[0].split(".")[0] == LOOP
-        declared = {one["name"]: one["units"] for one in json.loads(run(["variables", "--json"]))}
+        declared = {one["name"]: one["units"] for one in json.loads(run(["variables", "--json"]))
+                    if one["file"] == "results"}
         # An objective in bytes weighs what a candidate holds; else it is ranked at the budget alone.
         self.weighs_bytes = any(declared.get(name) == "bytes" for name in self.variables)
 

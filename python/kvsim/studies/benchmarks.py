@@ -16,6 +16,7 @@ import numpy as np
 import pandas
 
 from ..kvtrace.errors import EXIT_USAGE, CaptureError
+from ..plain import counted
 from ..plots import statistics
 from ..tasks.benchmark import Benchmark, Row, read_benchmark, said, sampled
 from ..tasks.scorers import SCORERS, load_scorer, scorer_of
@@ -120,7 +121,9 @@ def run_benchmarks(folder: Folder, chosen: list[Sheet], load, settings, tell, wa
             except TooLong as error:
                 left_out.setdefault(str(error), []).append(row.number)
         if left_out:
-            warn(f"{sheet.name}: left out of {len(sheet.benchmark.rows)} questions: {said(left_out)}")
+            rows = {one.number for one in sheet.benchmark.rows}.union(
+                *sheet.benchmark.left_out.values())
+            warn(f"{sheet.name}: left out of {counted(len(rows), 'row')}: {said(left_out)}")
 
 
 class TooLong(Exception):

@@ -85,8 +85,8 @@ HEAD_REPLAY = 22.7 / 8
 # Not measured, no GPU was at hand: a fifth of what an H100 can do at best in bfloat16.
 GPU_FLOPS = 200 * TFLOP
 MACHINES = {   # name -> (flop/s of the model, cores of the replay, bytes of a number, rows, jobs)
-    "2 cores": (2 * CORE_FLOPS, 2, 4, 128, 1),
-    "32 cores": (32 * CORE_FLOPS, 32, 4, 128, 1),
+    "2 cores": (2 * CORE_FLOPS, 2, 4, 512, 1),
+    "32 cores": (32 * CORE_FLOPS, 32, 4, 512, 1),
     "a GPU and 16 cores": (GPU_FLOPS, 16, 2, GPU_ROWS, 1),
     "14 such jobs": (GPU_FLOPS, 16, 2, GPU_ROWS, TEXTS),
 }
