@@ -122,6 +122,7 @@ void MemoryModel::add_held(const CacheShape& shape, const KeptSets& kept,
                                               shape.element_bytes);
   const size_t sharing = kept.owners.size() / held.size();
   double layer = 0, slots = 0, largest = 0;
+  std::vector<uint8_t> positions(static_cast<size_t>(shape.prompt_len), 0);
   std::vector<uint8_t> pages(static_cast<size_t>((shape.prompt_len + kPage - 1) / kPage), 0);
   for (size_t head = 0; head < held.size(); ++head) {
     const auto stored = static_cast<double>(held[head].stored());
@@ -132,7 +133,7 @@ void MemoryModel::add_held(const CacheShape& shape, const KeptSets& kept,
       bytes += (rounded.empty() ? 0 : rounded[o]) + static_cast<double>(own) * side_bytes;
       grown = std::max(grown,
                        growth.most_slots.empty() ? growth.later : growth.most_slots[o] - own);
-      for (const uint32_t i : kept.owners[o]) pages[i / kPage] = 1;
+      for (const uint32_t i : kept.owners[o]) positions[i] = pages[i / kPage] = 1;
     }
     const double own_pages = std::ceil(stored / kPage);
     if (stored > 0) sum_.bytes_paged += own_pages * (kPage * bytes / stored + kPageNumberBytes);
@@ -147,6 +148,11 @@ void MemoryModel::add_held(const CacheShape& shape, const KeptSets& kept,
   sum_.bytes_peak += layer + kLengthBytes * heads;
   sum_.bytes_padded += heads * largest;
   if (slots > 0) sum_.bytes_in_place += used * (kPage * heads * layer / slots + kPageNumberBytes);
+  const auto latent = static_cast<double>(shape.latent_size * shape.element_bytes);
+  if (latent == 0) return;
+  sum_.bytes_latent += static_cast<double>(std::ranges::count(positions, 1)) * latent +
+                       kLengthBytes;
+  sum_.bytes_latent_full += static_cast<double>(shape.prompt_len) * latent;
 }
 
 MemoryUse MemoryModel::use() const {
@@ -154,6 +160,7 @@ MemoryUse MemoryModel::use() const {
   use.realised_ratio = use.entries_kv / heads_times_prompt_;
   if (!per_query_head_) use.entries_query = kUndefined;
   if (!quantized_) use.bytes_quantized = kUndefined;
+  if (use.bytes_latent_full == 0) use.bytes_latent = kUndefined;
   use.compression = use.bytes_full /
                     ((quantized_ ? use.bytes_quantized : use.bytes_ragged) + use.bytes_side);
   return use;
@@ -213,8 +220,10 @@ std::optional<KeptSets> all_entries(const LayerWork& work, const Settings& setti
 
 void add_to_memory(const LayerWork& work, const KeptSets& kept, const Settings& settings,
                    int64_t element_bytes, const Growth& growth, MemoryModel& model) {
-  const CacheShape shape{work.kv_heads(),  work.group_size(), work.trace().k.dim(2),
-                         work.value_dim(), work.entries(),    element_bytes};
+  CacheShape shape{work.kv_heads(),  work.group_size(), work.trace().k.dim(2),
+                   work.value_dim(), work.entries(),    element_bytes};
+  if (!merges(settings) && !quantizer(settings).changes_entries())
+    shape.latent_size = work.info().latent_size;
   const std::optional<KeptSets> all = all_entries(work, settings);
   const KeptSets& held = all ? *all : kept;
   model.add_layer(shape, held, quantized_heads(work, held, settings),
@@ -229,6 +238,9 @@ namespace {
 const Condition kRoofline{"`--bandwidth` and `--peak`", [](const RunShape& run) {
                             return run.options.bandwidth && run.options.peak;
                           }};
+
+const Condition kLatent{"the trace has `latent_size`",
+                        [](const RunShape& run) { return run.info.latent_size > 0; }};
 
 constexpr const char* kCell = "policy budget";
 const DeclareMeasure measure(
@@ -270,6 +282,12 @@ const DeclareMeasure measure(
       "mean bytes per slot + 4)"},
      {"bytes_peak", kCell, "bytes", "the most bytes held while later tokens come",
       "bytes_flattened + (most slots at any later step - slots) * (d + dv) * --element-bytes"},
+     {"bytes_latent", kCell, "bytes", "bytes of a latent cache",
+      "sum over layers of the positions that some head keeps * latent_size * --element-bytes, + 4 "
+      "per layer; NaN for policies that merge or quantise",
+      Needs{&kLatent}},
+     {"compression_latent", kCell, "1", "compression of a latent cache",
+      "bytes of the full latent cache / bytes_latent", Needs{&kLatent}},
      {"compression", kCell, "1", "compression",
       "bytes of the full cache / bytes of the compressed one"},
      {"decode_time", kCell, "s", "attention time of one decode step by the roofline",
@@ -312,6 +330,10 @@ class Memory : public Measure {
       results.set("bytes_paged", at, use.bytes_paged);
       results.set("bytes_in_place", at, use.bytes_in_place);
       results.set("bytes_peak", at, use.bytes_peak);
+      if (results.has("bytes_latent")) {
+        results.set("bytes_latent", at, use.bytes_latent);
+        results.set("compression_latent", at, use.bytes_latent_full / use.bytes_latent);
+      }
       results.set("compression", at, use.compression);
       // The roofline reads all that is held.
       const Record& record = run().options.records[static_cast<size_t>(cell.record)];

@@ -17,6 +17,7 @@ struct CacheShape {
   int64_t value_dim = 0;      ///< dv
   int64_t prompt_len = 0;     ///< n
   int64_t element_bytes = 2;  ///< e
+  int64_t latent_size = 0;    ///< numbers of a token's latent; 0: none that could hold these slots
 };
 
 /// Slots of one head as quantisation left them.
@@ -46,6 +47,8 @@ struct MemoryUse {
   double bytes_paged = 0;      ///< pages of kPage slots of one head
   double bytes_in_place = 0;   ///< pages of kPage positions of all heads, kept while one holds any
   double bytes_peak = 0;       ///< flattened, the most while the later tokens come
+  double bytes_latent = 0;     ///< latents of the positions that some head keeps; NaN without any
+  double bytes_latent_full = 0;
   double compression = 0;
   double flops = 0;  ///< of the attention of one decode step
   double flops_full = 0;

@@ -90,6 +90,8 @@ void print_run(const TraceReader& trace) {
   print_field("heads", fmt::format("{} query heads, {} KV heads ({} query heads share one)",
                                    info.num_query_heads, info.num_kv_heads, info.group_size()));
   print_field("sizes", fmt::format("head_dim {}, hidden_size {}", info.head_dim, info.hidden_size));
+  if (info.latent_size > 0)
+    print_field("latent cache", fmt::format("{} numbers a token and layer", info.latent_size));
   print_field("prompt", fmt::format("{} entries (n)", info.prompt_len));
   print_field("later",
               fmt::format("{}, {} in all (N)", counted(info.total_len - info.prompt_len, "token"),
@@ -248,6 +250,7 @@ void print_json(const TraceReader& trace, const std::vector<PolicyAnswer>& answe
                    {"num_kv_heads", info.num_kv_heads},
                    {"head_dim", info.head_dim},
                    {"hidden_size", info.hidden_size},
+                   {"latent_size", info.latent_size > 0 ? Json(info.latent_size) : Json()},
                    {"prompt_len", info.prompt_len},
                    {"total_len", info.total_len},
                    {"query_runs", Json::array()},

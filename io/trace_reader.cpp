@@ -147,6 +147,8 @@ void TraceReader::read_root() {
                "a multiple of " + std::to_string(info_.num_kv_heads));
   info_.head_dim = positive_attribute("head_dim", kMostLength);
   info_.hidden_size = positive_attribute("hidden_size", kMostLength);
+  if (file_.integer_attribute("/", "latent_size"))
+    info_.latent_size = positive_attribute("latent_size", kMostLength);
   info_.total_len = positive_attribute("total_len", kMostLength);
   info_.prompt_len = positive_attribute("prompt_len", kMostLength);
   if (info_.prompt_len > info_.total_len)

@@ -45,6 +45,7 @@ void TraceWriter::write_root() {
       {"hidden_size", info_.hidden_size},   {"prompt_len", info_.prompt_len},
       {"total_len", info_.total_len}};
   for (const auto& [name, value] : sizes) file_.attribute("/", name, value);
+  if (info_.latent_size > 0) file_.attribute("/", "latent_size", info_.latent_size);
   file_.attribute("/", "attention_scale", info_.attention_scale);
   file_.write("query_position", H5T_STD_I64LE, {static_cast<int64_t>(info_.query_position.size())},
               info_.query_position.data());

@@ -83,6 +83,7 @@ group_capture() {   # label: capture
   newest tests/capture/test_between.py
   newest tests/capture/test_probes.py
   newest tests/capture/test_rope.py
+  newest tests/capture/test_inputs.py
 }
 group_capture_oldest() {   # label: capture
   oldest tests/capture/test_unpacked.py
@@ -90,6 +91,7 @@ group_capture_oldest() {   # label: capture
   oldest tests/capture/test_capture.py
   oldest tests/capture/test_between.py
   oldest tests/capture/test_probes.py
+  oldest tests/capture/test_inputs.py
 }
 group_closed_loop() {   # label: capture
   newest tests/capture/test_closed_loop.py
@@ -119,10 +121,12 @@ group_search() {   # label: python
 group_models() {   # label: capture
   newest tests/python/test_model.py
   newest tests/capture/test_models.py
+  newest tests/capture/test_latent.py
   newest tests/python/test_engines.py
 }
 group_models_oldest() {   # label: capture
   oldest tests/python/test_model.py
+  oldest tests/capture/test_latent.py
 }
 # Intervals over steps beside those of the package arch, which the requirements for models bring.
 group_ranking() {   # label: python

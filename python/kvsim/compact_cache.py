@@ -14,7 +14,7 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from .errors import UsageError
 from .kvtrace.cache_names import cache_in
-from .kvtrace.record import find_attention_layers
+from .kvtrace.layers import find_attention_layers
 
 Masks = Mapping[int, torch.Tensor]   # layer -> bool [Hkv, n]: kept
 

@@ -23,10 +23,11 @@ from .errors import Error, UsageError, error_of
 from .kvtrace.cache_names import cache_in
 from .kvtrace.capture import no_progress
 from .kvtrace.kept_sets import PLAIN_STAGES, ResultsFile, has_static_sets
+from .kvtrace.layers import find_attention_layers
 from .kvtrace.model import LoadedModel
 from .kvtrace.probes import make_probes, record_probes
 from .kvtrace.prompt import token_texts
-from .kvtrace.record import Recorder, find_attention_layers, replace_attention
+from .kvtrace.record import Recorder, replace_attention
 from .kvtrace.rope import find_rotations
 from .kvtrace.writer import TraceWriter
 from .policy import Policy, as_policies, score_files

@@ -59,6 +59,7 @@ def capture(
     messages: str | Sequence[Mapping[str, str]] | None = None,
     out: str | PathLike | None = None,
     *,
+    inputs: Mapping[str, Any] | None = None,
     steps: int | None = None,
     answer: str = "",
     spans: Mapping[str, str] | None = None,
@@ -86,11 +87,14 @@ def capture(
     >>> trace = capture(model, tokenizer, [{"role": "user", "content": text}], steps=256)
 
     Args:
-        model: a causal language model of transformers (Llama, Qwen, Mistral, Gemma, gpt-oss kinds).
-        tokenizer: its tokenizer, a fast one.
+        model: a causal language model of transformers, also one that sees or hears.
+        tokenizer: its tokenizer, a fast one, or its processor.
         messages: a chat, ``[{"role": ..., "content": ...}, ...]``, or the text of one user turn.
             Contents may hold ``<span name="...">...</span>`` and ``<compress/>``.
         out: the trace file; without it one that lives as long as the process.
+        inputs: in the place of `messages`, what the model's processor gives for one prompt with images
+            or sounds: ``processor(text=..., images=..., return_tensors="pt")``. Their tokens are
+            entries like others, and spans ("image", or "image1", "image2", ...).
         steps: tokens that the model writes (128), or at most so many of `answer`.
         answer: text that is teacher-forced after the prompt instead.
         spans: {name: text in the messages} to mark spans whose keep rates are reported.
@@ -119,10 +123,15 @@ def capture(
         Error: with one line, for instance for a layer that the trace format cannot describe.
     """
     _check_types(model)
-    _check_texts(tokenizer, messages)
+    if inputs is not None and (messages is not None or spans or compress_after is not None or raw):
+        raise UsageError("inputs are the whole prompt as the model's processor made it: give them "
+                         "without messages, spans, compress_after and raw")
+    tokenizer = getattr(tokenizer, "tokenizer", tokenizer)   # of a processor
+    _check_texts(tokenizer, "" if inputs is not None else messages)
     queries = _window(queries)
     from .kvtrace.capture import CaptureOptions, capture_trace
     from .kvtrace.generate import Sampling
+    from .kvtrace.inputs import read_inputs
     from .kvtrace.model import LoadedModel
     from .whole import check_target
 
@@ -144,9 +153,10 @@ def capture(
     try:
         check_target(Path(out), overwrite, [])
         model.eval()
-        conversation = conversation_of(messages, spans, compress_after, markup)
+        beside = None if inputs is None else read_inputs(model, inputs)
+        conversation = None if beside else conversation_of(messages, spans, compress_after, markup)
         capture_trace(loaded, conversation, options, Path(out),
-                      lambda stage, done, all_: bar.show(done / max(all_, 1), stage))
+                      lambda stage, done, all_: bar.show(done / max(all_, 1), stage), inputs=beside)
     except Error as error:
         raise error_of(error.exit_code, readable(str(error))) from None
     finally:
@@ -219,6 +229,7 @@ def closed_loop(
     trace: str | PathLike | Trace | None = None,
     out: str | PathLike | None = None,
     *,
+    inputs: Mapping[str, Any] | None = None,
     policies: Iterable[str] | None = None,
     budgets: Iterable[str | float | int] | None = None,
     generate: int | None = None,
@@ -237,6 +248,7 @@ def closed_loop(
         results: of ``replay(..., save_keep=True)`` on a trace of :func:`kvsim.capture`.
         trace: that the results were made from; not needed where it is still there.
         out: the file of the numbers; with it an interrupted run goes on where it stopped.
+        inputs: images or sounds beside the prompt, as :func:`capture` was given them.
         policies: as the results name them; all without.
         budgets: as they were given to `replay`; all without.
         generate: also write so many tokens and count how many agree with the full cache's.
@@ -250,6 +262,7 @@ def closed_loop(
     """
     _check_types(model)
     from .kvtrace import closed_loop_command as command
+    from .kvtrace.inputs import read_inputs
     from .kvtrace.model import LoadedModel
     from .results import open_results
     from .results_file import as_file, trace_of
@@ -271,7 +284,8 @@ def closed_loop(
             model.eval()
             args = command.parser().parse_args(words)
             args.show = lambda done, all_: bar.show(done / max(all_, 1), "closed loop")
-            command.run(args, words[3:], loaded)
+            beside = None if inputs is None else read_inputs(model, inputs)
+            command.run(args, words[3:], loaded, inputs=beside)
         except Error as error:
             raise error_of(error.exit_code, readable(str(error))) from None
         finally:

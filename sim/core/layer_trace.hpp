@@ -67,6 +67,7 @@ struct TraceInfo {
   int num_kv_heads = 0;     ///< Hkv
   int64_t head_dim = 0;     ///< d
   int64_t hidden_size = 0;  ///< D
+  int64_t latent_size = 0;  ///< numbers of a token that the model's cache holds; 0: keys and values
   int64_t prompt_len = 0;   ///< n
   int64_t total_len = 0;    ///< N
   double attention_scale = 0;

@@ -110,6 +110,20 @@ TEST_CASE("bytes held count scales and side numbers", "[analysis]") {
   CHECK(model.use().bytes_peak == 192 + 48 + 256 + 4 + 6 * 12);  // six slots more, not rounded yet
 }
 
+TEST_CASE("a latent is held where some head keeps its position", "[analysis]") {
+  // 5 numbers of 2 bytes a token, 10 tokens. First layer: positions 0, 1, 2, 4; second: 0, 1, 2.
+  CacheShape shape = kShape;
+  shape.latent_size = 5;
+  MemoryModel model;
+  model.add_layer(shape, kept_of({{0, 1, 2}, {1, 4}}), {});
+  model.add_layer(shape, kept_of({{0, 1}, {1}, {1, 2}, {}}, true), {});
+  CHECK(model.use().bytes_latent == (4 + 3) * 5 * 2 + 2 * 4);
+  CHECK(model.use().bytes_latent_full == 2 * 10 * 5 * 2);
+  MemoryModel none;
+  none.add_layer(kShape, kept_of({{0}, {1}}), {});
+  CHECK(std::isnan(none.use().bytes_latent));
+}
+
 TEST_CASE("a head without slots holds no page", "[analysis]") {
   MemoryModel model;
   model.add_layer(kShape, kept_of({{}, {}}), {});

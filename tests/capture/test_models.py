@@ -24,7 +24,7 @@ sys.path[:0] = [str(HERE), str(HERE.parents[1] / "python")]
 import families  # noqa: E402
 import model_matrix  # noqa: E402
 import tiny_models  # noqa: E402
-from kvsim.kvtrace import capture_command, record  # noqa: E402
+from kvsim.kvtrace import capture_command, layers, record  # noqa: E402
 from kvsim.kvtrace.errors import CaptureError  # noqa: E402
 
 PAGE = HERE.parents[1] / "docs" / "models.md"
@@ -68,7 +68,7 @@ class EveryKind(unittest.TestCase):
 class Refusals(unittest.TestCase):
     def refused(self, model) -> str:
         with self.assertRaises(CaptureError) as raised:
-            record.find_attention_layers(model)
+            layers.find_attention_layers(model)
         return str(raised.exception)
 
     def test_an_encoder_with_a_decoder_is_refused(self):

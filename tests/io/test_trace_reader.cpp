@@ -45,6 +45,7 @@ TEST_CASE("a written trace reads back the same in every element type", "[io]") {
   CHECK(info.num_kv_heads == 2);
   CHECK(info.head_dim == 8);
   CHECK(info.hidden_size == 12);
+  CHECK(info.latent_size == 5);
   CHECK(info.prompt_len == 10);
   CHECK(info.total_len == 16);
   CHECK(info.attention_scale == 0.25);

@@ -72,6 +72,7 @@ TraceInfo small_info() {
   info.num_kv_heads = 2;
   info.head_dim = 8;
   info.hidden_size = 12;
+  info.latent_size = 5;
   info.prompt_len = 10;
   info.total_len = 16;
   info.attention_scale = 0.25;

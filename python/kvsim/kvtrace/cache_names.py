@@ -1,5 +1,5 @@
-"""A model's cache by the names that versions of transformers give it: `past_key_values`, and `cache`
-from 5.24 on, where the older name warns and will end."""
+"""Arguments of a model's forward that versions and families name differently. Its cache is
+`past_key_values`, and `cache` from 5.24 on, where the older name warns and will end."""
 
 import inspect
 from collections.abc import Mapping
@@ -12,6 +12,12 @@ def with_cache(model: Any, cache: Any) -> dict[str, Any]:
     """The keyword argument that gives a model a cache to go on with."""
     name = NEW if NEW in inspect.signature(model.forward).parameters else OLD
     return {name: cache}
+
+
+def few_logits(model: Any, rows: int) -> dict[str, Any]:
+    """The keyword argument by which a model computes only its last logits, where it knows one."""
+    known = inspect.signature(model.forward).parameters
+    return {"logits_to_keep": rows} if "logits_to_keep" in known else {}
 
 
 def cache_in(found: Any) -> Any:

@@ -14,10 +14,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .cache_names import few_logits
 from .errors import EXIT_FAILURE, CaptureError
+from .inputs import Inputs
 from .kept_sets import KeptSets
+from .layers import find_attention_layers
 from .live_cache import LiveAttention, LiveCache
-from .record import FirstPass, call_own_attention, find_attention_layers, replace_attention, running
+from .record import FirstPass, call_own_attention, replace_attention, running
 from .rope import takes_positions
 
 REGISTERED_NAME = "kvtrace_closed_loop"
@@ -72,12 +75,13 @@ class Answer:
 class ClosedLoop:
     """One model and one text: `ids` [N] tokens, of which the first `prompt_len` are the prompt.
 
-    `live` serves the LiveCaches. `first`: what a pass over these tokens has left already. A context
-    manager: the model's own attention is back when it ends.
+    `live` serves the LiveCaches. `first`: what a pass over these tokens has left already. `inputs`:
+    images and sounds beside the prompt. A context manager: the model's own attention is back when it
+    ends.
     """
 
     def __init__(self, model, ids: list[int], prompt_len: int, live: LiveAttention | None = None,
-                 first: FirstPass | None = None):
+                 first: FirstPass | None = None, inputs: Inputs | None = None):
         import torch
 
         self.model = model
@@ -85,6 +89,7 @@ class ClosedLoop:
         self.ids = torch.tensor(ids, device=self.device)
         self.prompt_len = prompt_len
         self.live = live
+        self.inputs = inputs
         # Live caches want queries of the prompt, too.
         self.first = first if live is None else None
         self.layers = find_attention_layers(model)
@@ -124,7 +129,8 @@ class ClosedLoop:
 
         later = len(self.ids) - self.prompt_len
         if self.first is None:
-            result = self.model(input_ids=self.ids[None], use_cache=False, logits_to_keep=later + 1)
+            result = self.model(input_ids=self.ids[None], use_cache=False,
+                                **few_logits(self.model, later + 1), **self._beside(len(self.ids)))
             own = result.logits[0, -later - 1 :].float()
         else:
             if (self.first.ids, self.first.prompt_len) != (self.ids.tolist(), self.prompt_len):
@@ -143,6 +149,9 @@ class ClosedLoop:
         self.full = self.full_logits.softmax(-1)
         self.full_sum = self.full.sum(-1, dtype=torch.float64)
         self.full_top = self.full_logits.argmax(-1)
+
+    def _beside(self, count: int) -> dict:
+        return self.inputs.of(count) if self.inputs else {}
 
     def _full_logits(self):
         """[T, vocabulary] of the later tokens, everything kept."""
@@ -334,8 +343,8 @@ class ClosedLoop:
             input_ids=tokens.expand(len(caches), -1),
             position_ids=positions[None].expand(len(caches), -1),
             use_cache=False,
-            logits_to_keep=last,
-        ).logits
+            **few_logits(self.model, last),
+        ).logits[:, -last:]   # all of them where it is 0
 
     def _forward_whole(self, tokens, last: int):
         """Logits [B, last, vocabulary] of tokens [B, m] behind the prompt and what was written."""
@@ -345,12 +354,15 @@ class ClosedLoop:
         if self.keeps_later:
             self.later[TOKENS] = (later,)
         prompt = self.ids[None, : self.prompt_len].expand(len(tokens), -1)
-        return self.model(input_ids=torch.cat([prompt, later], dim=1), use_cache=False,
-                          logits_to_keep=last).logits[:, -last:]
+        whole = torch.cat([prompt, later], dim=1)
+        return self.model(input_ids=whole, use_cache=False, **few_logits(self.model, last),
+                          **self._beside(whole.shape[1])).logits[:, -last:]
 
     @property
     def batch(self) -> int:
-        """How many caches one forward pass takes."""
+        """How many caches one forward pass takes: what stands beside a prompt is there once."""
+        if self.whole and self.inputs:
+            return 1
         tokens = len(self.ids) - (0 if self.whole else self.prompt_len)
         return max(1, rows_at_once(self.device) // tokens)
 

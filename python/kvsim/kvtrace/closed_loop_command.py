@@ -192,8 +192,9 @@ def run_pairs(loop, results, pairs: list[tuple[int, int]], journal, args) -> int
     return ran
 
 
-def run(args: argparse.Namespace, command: list[str], loaded=None, first=None) -> None:
-    """`loaded`: the model, when somebody holds it already; `first`: the FirstPass of its capture."""
+def run(args: argparse.Namespace, command: list[str], loaded=None, first=None, inputs=None) -> None:
+    """`loaded`: the model, when somebody holds it already; `first`: the FirstPass of its capture;
+    `inputs`: images and sounds beside the trace's prompt, as its capture was given them."""
     from ..whole import check_target
 
     try:
@@ -213,6 +214,7 @@ def run(args: argparse.Namespace, command: list[str], loaded=None, first=None) -
         trace = TokenTrace(args.trace, results.later)
         policies, budgets = chosen_pairs(args, results)
         trace.check_tokens()
+        trace.check_inputs(inputs)
         trace.check_results(results)
         dtype = args.model_dtype or trace.source.get("model_dtype", "float32")
         if loaded is None:
@@ -236,7 +238,7 @@ def run(args: argparse.Namespace, command: list[str], loaded=None, first=None) -
                 live = live_attention(args, trace, results, policies, budgets)
                 if live is not None:
                     stack.enter_context(live)
-                loop = ClosedLoop(loaded.model, ids, trace.prompt_len, live, first)
+                loop = ClosedLoop(loaded.model, ids, trace.prompt_len, live, first, inputs)
                 stack.enter_context(loop)
                 trace.check_cache(loop)
                 ran = run_pairs(loop, results, pairs, journal, args)

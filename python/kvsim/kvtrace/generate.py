@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass
 
-from .cache_names import cache_in, with_cache
+from .cache_names import cache_in, few_logits, with_cache
+from .inputs import Inputs
 from .model import LoadedModel
+from .record import running
 
 
 @dataclass
@@ -44,8 +46,11 @@ def _pick(logits, sampling: Sampling, generator) -> int:
     return int(order[torch.multinomial(ordered, 1, generator=generator)])
 
 
-def generate(loaded: LoadedModel, ids: list[int], steps: int, sampling: Sampling, progress):
-    """Returns up to `steps` new token ids; fewer when the model ends its answer.
+def generate(loaded: LoadedModel, ids: list[int], steps: int, sampling: Sampling, progress,
+             inputs: Inputs | None = None, keeps_cache: bool = True):
+    """Returns up to `steps` new token ids; fewer when the model ends its answer. `inputs`: what stands
+    beside `ids`. Without a cache, all tokens run again for each: a model that gives tokens positions
+    of its own tells later ones only in its own loop of generation.
 
     Written out here so that no setting of the model's own generation config (a repetition
     penalty, a temperature) changes what the command line says.
@@ -57,12 +62,14 @@ def generate(loaded: LoadedModel, ids: list[int], steps: int, sampling: Sampling
     new: list[int] = []
     past = None
     tokens = torch.tensor([ids], device=loaded.model.device)
-    with torch.inference_mode():
+    with torch.inference_mode(), running(loaded.model):
         while len(new) < steps:
+            beside = inputs.of(tokens.shape[1]) if inputs and past is None else {}
             out = loaded.model(
-                input_ids=tokens, use_cache=True, logits_to_keep=1, **with_cache(loaded.model, past)
+                input_ids=tokens, use_cache=keeps_cache, **few_logits(loaded.model, 1),
+                **(with_cache(loaded.model, past) if keeps_cache else {}), **beside
             )
-            past = cache_in(out)
+            past = cache_in(out) if keeps_cache else None
             logits = out.logits[0, -1].float().cpu()
             if sampling.repetition_penalty != 1:
                 seen = torch.tensor(sorted(set(ids + new)))
@@ -73,5 +80,6 @@ def generate(loaded: LoadedModel, ids: list[int], steps: int, sampling: Sampling
             progress(len(new), steps)
             if new[-1] in ends:
                 break
-            tokens = torch.tensor([[new[-1]]], device=loaded.model.device)
+            tokens = torch.tensor([[new[-1]] if keeps_cache else ids + new],
+                                  device=loaded.model.device)
     return new

@@ -7,7 +7,7 @@ the norm of its gradient with respect to what a layer's attention adds at each t
 import numpy as np
 
 from .cache_names import cache_in, with_cache
-from .record import find_attention_layers
+from .layers import find_attention_layers
 
 
 def gradient_norms(model, layers: list[int], prompt: list[int], part: list[int]):

@@ -18,9 +18,9 @@ from ..program import run as run_program
 from .capture import CaptureOptions, capture_trace
 from .closed_loop import ClosedLoop
 from .kept_sets import KeptSets
+from .layers import find_attention_layers
 from .model import LoadedModel
 from .prompt import TokenizedPrompt
-from .record import find_attention_layers
 
 POLICY, BUDGET = "snapkv", "0.3"
 JUDGED_LAYERS = 4   # whose residual error is compared, spread over the model
@@ -80,10 +80,10 @@ class _BlockDone(Exception):
 class Judge:
     """The model itself, its later queries masked by kept sets. A context manager."""
 
-    def __init__(self, model, ids: list[int], prompt_len: int):
+    def __init__(self, model, ids: list[int], prompt_len: int, beside: dict | None = None):
         import torch
 
-        self.model, self.prompt_len = model, prompt_len
+        self.model, self.prompt_len, self.beside = model, prompt_len, beside or {}
         self.ids = torch.tensor([ids], device=model.device)
         self.layers = find_attention_layers(model)
         self.masks: dict[int, np.ndarray] = {}
@@ -128,7 +128,7 @@ class Judge:
 
         self.masks = masks
         with torch.inference_mode():
-            out = self.model(input_ids=self.ids, use_cache=False)
+            out = self.model(input_ids=self.ids, use_cache=False, **self.beside)
         return out.logits[0, self.prompt_len:].double().cpu().numpy()
 
     def block_change(self, layer: int, mask: np.ndarray) -> np.ndarray:

@@ -6,8 +6,6 @@ it computes without it. One layer's tensors are alive at a time: each is written
 """
 
 import contextlib
-import dis
-import functools
 import inspect
 import sys
 import weakref
@@ -17,22 +15,18 @@ import numpy as np
 
 from ..errors import Error, line_of
 from .attention_check import check_rows
+from .cache_names import few_logits
 from .errors import EXIT_FAILURE, CaptureError
+from .layers import find_attention_layers
 from .writer import TraceWriter
 
 REGISTERED_NAME = "kvtrace_recorder"
-REGISTRY = "ALL_ATTENTION_FUNCTIONS"
 # Rows of eager attention are computed in blocks whose logits take at most this much memory.
 EAGER_BLOCK_BYTES = 256 << 20
 
 
-@dataclass
-class AttentionLayer:
-    """One layer of the model: its attention, output projection and the block around both."""
-
-    attention: object
-    projection: object
-    block: object
+class OtherAttention(CaptureError):
+    """An attention that a trace cannot describe."""
 
 
 @dataclass
@@ -53,99 +47,6 @@ class LayerCall:
     sliding_window: int | None
     sink: np.ndarray | None
     between: object = None   # between.Between, known when the layer's block has run
-
-
-def layer_modules(model) -> dict[int, list[str]]:
-    """Names of the decoder's modules that say which layer they are of, in the model's order."""
-    decoder = model.get_decoder() if hasattr(model, "get_decoder") else None
-    own = set((decoder if hasattr(decoder, "modules") else model).modules())
-    found: dict[int, list[str]] = {}
-    for name, module in model.named_modules():
-        index = getattr(module, "layer_idx", None)
-        if module in own and isinstance(index, int) and index >= 0:
-            found.setdefault(index, []).append(name)
-    return found
-
-
-def is_listened_to(module) -> bool:
-    """Does it call what transformers' ALL_ATTENTION_FUNCTIONS names?"""
-    code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
-    return code is not None and REGISTRY in code.co_names
-
-
-@functools.lru_cache(maxsize=64)
-def names_behind_attention(forward) -> tuple[str, ...]:
-    """What a forward names behind its attention function, in that order."""
-    names = [one.argval for one in dis.get_instructions(forward) if isinstance(one.argval, str)]
-    return tuple(names[names.index(REGISTRY) :]) if REGISTRY in names else ()
-
-
-def output_projection(attention):
-    """The last module with a matrix that the forward names behind its attention function, or None."""
-    found = None
-    for name in names_behind_attention(inspect.unwrap(type(attention).forward)):
-        child = attention._modules.get(name)
-        if getattr(getattr(child, "weight", None), "ndim", 0) == 2:
-            found = child
-    return found
-
-
-def find_attention_layers(model) -> dict[int, AttentionLayer]:
-    """The model's self-attention modules by layer index: those that can be listened to.
-
-    Of two modules of one layer the causal one is meant: the other attends to an encoder.
-    """
-    modules, name = dict(model.named_modules()), type(model).__name__
-    if getattr(model.config, "is_encoder_decoder", False):
-        raise CaptureError(f"{name}: is an encoder and a decoder; expected a model whose tokens all "
-                           "go through one causal decoder", EXIT_FAILURE)
-    config = model.config.get_text_config()
-    if shared := getattr(config, "num_kv_shared_layers", 0):
-        raise CaptureError(f"{name}: its last {shared} layers read the cache of others; a trace holds "
-                           "keys and values of each layer", EXIT_FAILURE)
-    count = getattr(config, "num_hidden_layers", None)
-    layers, unlike = {}, {}
-    for index, names in layer_modules(model).items():
-        heard = [one for one in names if is_listened_to(modules[one])]
-        if heard and isinstance(count, int) and index >= count:
-            raise CaptureError(f"{name}: {heard[0]} says that it is of layer {index}, but the model "
-                               f"has {count} layers: there are several attentions in one, and a "
-                               "trace holds one a layer", EXIT_FAILURE)
-        if len(heard) > 1:
-            heard = [one for one in heard if getattr(modules[one], "is_causal", True)]
-        if len(heard) > 1:
-            raise CaptureError(f"layer {index} of {name}: has {len(heard)} attentions, "
-                               f"{' and '.join(heard)}; a trace holds one a layer", EXIT_FAILURE)
-        if not heard:
-            unlike[index] = modules[names[-1]]
-            continue
-        attention = modules[heard[0]]
-        projection = output_projection(attention)
-        if projection is None:
-            raise CaptureError(
-                f"layer {index} of {name}: {heard[0]} ({type(attention).__name__}) has no output "
-                "projection: its forward names no module with a matrix behind its attention "
-                "function", EXIT_FAILURE)
-        block = modules[heard[0].rpartition(".")[0]]
-        if type(block).__name__ == "ModuleList":
-            raise CaptureError(f"layer {index} of {name}: {heard[0]} is one of several attentions in a "
-                               "layer, and a trace holds one a layer", EXIT_FAILURE)
-        layers[index] = AttentionLayer(attention, projection, block)
-    if not layers:
-        kinds = sorted({type(one).__name__ for one in unlike.values()})
-        raise CaptureError(
-            f"{name}: no attention that can be listened to: "
-            + (f"{', '.join(kinds)} {'goes' if len(kinds) == 1 else 'go'} past transformers' "
-               "ALL_ATTENTION_FUNCTIONS" if kinds else "no module of it says which layer it is of"),
-            EXIT_FAILURE)
-    return layers
-
-
-def other_layers(model) -> dict[int, str]:
-    """Of layers without attention that can be listened to: the class that stands there instead."""
-    modules, known = dict(model.named_modules()), find_attention_layers(model)
-    return {index: type(modules[names[-1]]).__name__
-            for index, names in layer_modules(model).items() if index not in known}
 
 
 def choose_attention(model) -> str:
@@ -276,6 +177,7 @@ class Recorder:
         self.residual_norms: dict[int, np.ndarray] = {}
         self.calls: dict[int, LayerCall] = {}   # of the layer whose block is at work
         self.done: list[int] = []
+        self.other: dict[int, str] = {}   # layers that attend to something else than the tokens
         # Numbers of a low-precision model are themselves only this exact.
         dtype = next(model.parameters()).dtype
         exact = str(dtype) in ("torch.float32", "torch.float64")
@@ -283,9 +185,10 @@ class Recorder:
         # One product, whose result is rounded once.
         self.stream_tolerance = 1e-3 if exact else 1e-2
 
-    def run(self, ids: list[int], leave_out: bool = False) -> dict[int, str]:
-        """One teacher-forced pass over `ids`. Leaves the model as it was. Layers that do not run are
-        refused, or, with `leave_out`, returned with what they are."""
+    def run(self, ids: list[int], leave_out: bool = False,
+            beside: dict | None = None) -> dict[int, str]:
+        """One teacher-forced pass over `ids`, and what is given beside them. Leaves the model as it
+        was. Layers that do not run are refused, or, with `leave_out`, returned with what they are."""
         import torch
 
         self.own_name, self.own_function = replace_attention(
@@ -297,7 +200,8 @@ class Recorder:
             with torch.inference_mode(), running(self.model):
                 # All logits would take N x vocabulary floats.
                 rows = 1 if self.first_pass is None else len(ids) - self.first_pass.prompt_len + 1
-                own = self.model(input_ids=tokens, use_cache=False, logits_to_keep=rows)
+                own = self.model(input_ids=tokens, use_cache=False,
+                                 **few_logits(self.model, rows), **(beside or {}))
                 self.last_logits = own.logits[0, -1].float()
                 if self.first_pass is not None:
                     self.first_pass.logits = own.logits[0, -rows:]
@@ -306,12 +210,13 @@ class Recorder:
                 hook.remove()
             self.model.set_attn_implementation(self.own_name)
         if 0 < len(self.done) < len(self.wanted) and leave_out:
-            return {layer: f"{type(self.modules[layer].attention).__name__}, which does not run on "
-                           "text alone" for layer in sorted(self.wanted - set(self.done))}
+            return {layer: f"{type(self.modules[layer].attention).__name__}, which "
+                           + self.other.get(layer, "does not run on text alone")
+                    for layer in sorted(self.wanted - set(self.done))}
         self.check_complete()
         return {}
 
-    def refuse_other_model(self, ids: list[int]) -> None:
+    def refuse_other_model(self, ids: list[int], beside: dict | None = None) -> None:
         """Where the model asks for the name of its attention: without the recorder it must give the
         same logits."""
         import torch
@@ -320,7 +225,8 @@ class Recorder:
             return
         with torch.inference_mode(), running(self.model):
             own = self.model(input_ids=torch.tensor([ids], device=self.model.device),
-                             use_cache=False, logits_to_keep=1).logits[0, -1].float()
+                             use_cache=False, **few_logits(self.model, 1),
+                             **(beside or {})).logits[0, -1].float()
         off = float((own - self.last_logits).norm() / own.norm())
         if not off < 2 * self.tolerance:
             raise CaptureError(
@@ -332,6 +238,10 @@ class Recorder:
         """Refuses a model that went past the recorder in a wanted layer."""
         if len(self.done) != len(self.wanted):
             lost = sorted(self.wanted - set(self.done))
+            if lost[0] in self.other:
+                raise CaptureError(
+                    f"layer {lost[0]}: {type(self.modules[lost[0]].attention).__name__} "
+                    f"{self.other[lost[0]]}", EXIT_FAILURE)
             raise CaptureError(
                 f"layer {lost[0]}: {type(self.model).__name__} does not go through "
                 "transformers' ALL_ATTENTION_FUNCTIONS; this model cannot be captured",
@@ -390,7 +300,12 @@ class Recorder:
             self.own_function, module, query, key, value, attention_mask, kwargs
         )
         layer = getattr(module, "layer_idx", None)
-        if layer in self.wanted and layer not in self.done:
+        if layer in self.wanted and layer not in self.done and \
+                module is self.modules[layer].attention:   # not that of an image's encoder
+            if key.shape[2] != query.shape[2]:
+                self.other[layer] = (f"attends to {key.shape[2]} entries that are none of the "
+                                     f"{query.shape[2]} tokens")
+                return output, weights
             if self.first_pass is not None:
                 self.first_pass.see(layer, query, key, value)
             self.watch.heads(output)
@@ -419,7 +334,7 @@ class Recorder:
 
     def refuse_other_attention(self, layer: int, error: float) -> None:
         if not error < self.tolerance:
-            raise CaptureError(
+            raise OtherAttention(
                 f"layer {layer}: attention recomputed from q, k, v differs from the model's by "
                 f"{error:.2g} (tolerance {self.tolerance:.0e}): this attention is not softmax "
                 "over a causal or sliding window, which is all that a trace can describe",

@@ -10,12 +10,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .record import call_own_attention, find_attention_layers, replace_attention, running
+from .cache_names import few_logits
+from .layers import find_attention_layers
+from .record import call_own_attention, replace_attention, running
 
 REGISTERED_NAME = "kvtrace_rotations"
 TOKENS = 24         # that run twice
 LARGEST_SHIFT = 1024   # float32 angles of larger ones are too coarse to compare
 TOLERANCE, LOW_PRECISION = 1e-3, 5e-2
+SAME_POSITIONS, SAME_POSITIONS_LOW_PRECISION = 1e-5, 5e-4   # of logits, where only rounding differs
 
 
 @dataclass(frozen=True)
@@ -135,6 +138,26 @@ class _Listener:
         finally:
             self.model.set_attn_implementation(own)
         return self.seen
+
+
+def own_positions(model, ids: list[int], beside: dict) -> str:
+    """Why the positions of a text with images or sounds beside it are not 0, 1, ...: as Qwen's models
+    give rows and columns of an image. Empty where they are."""
+    import torch
+
+    if not takes_positions(model):
+        return ""
+    tokens = torch.tensor([ids], device=model.device)
+    with torch.inference_mode(), running(model):
+        own, counted = (
+            model(input_ids=tokens, use_cache=False, **few_logits(model, 1), **beside,
+                  **positions).logits[0, -1].float()
+            for positions in ({}, {"position_ids": torch.arange(len(ids), device=model.device)[None]}))
+    off = float((counted - own).norm() / own.norm())
+    exact = str(model.dtype) in ("torch.float32", "torch.float64")
+    return "" if off < (SAME_POSITIONS if exact else SAME_POSITIONS_LOW_PRECISION) else (
+        f"{type(model).__name__} gives tokens of images and sounds positions of their own: with 0, 1, "
+        f"... its logits differ by {off:.2g}")
 
 
 def takes_positions(model) -> bool:

@@ -57,6 +57,18 @@ class TokenTrace(Trace):
             raise CaptureError(f"{self.path}: tokens/id: other tokens than the captured ones "
                                "(digest differs from source)")
 
+    def check_inputs(self, inputs) -> None:
+        """Images and sounds are not in a trace: they must be given again, and only where they were."""
+        names = self.source.get("inputs", [])
+        if bool(names) != (inputs is not None):
+            raise CaptureError(
+                f"{self.path}: captured with {', '.join(names)} beside its tokens, which no trace holds: "
+                "give them again, kvsim.closed_loop(model, results, inputs=inputs)" if names else
+                f"{self.path}: captured from text alone: expected no inputs", EXIT_USAGE)
+        if inputs is not None and inputs.ids != [int(one) for one in self.tokens[: self.prompt_len]]:
+            raise CaptureError(f"{self.path}: inputs: found other tokens than the trace's prompt",
+                               EXIT_USAGE)
+
     def check_results(self, results) -> None:
         import xxhash
 
@@ -105,5 +117,6 @@ class TokenTrace(Trace):
                                f"{list(keys.shape)}, expected {list(found.shape)}")
         difference = np.linalg.norm(found - keys) / np.linalg.norm(keys)
         if not difference < SAME_CACHE:
-            raise CaptureError(f"{self.path}: captured from other weights: the keys of layer "
+            other = "weights or inputs" if loop.inputs else "weights"
+            raise CaptureError(f"{self.path}: captured from other {other}: the keys of layer "
                                f"{layer} differ by {difference:.2g} (relative)")

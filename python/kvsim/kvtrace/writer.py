@@ -174,6 +174,7 @@ class TraceWriter:
         source: Mapping[str, Any] | str | None = None,
         inv_freq: Any = None,
         check_positions: Any = None,
+        latent_size: int | None = None,
     ) -> None:
         """What holds for the whole trace; before the layers.
 
@@ -189,6 +190,8 @@ class TraceWriter:
             source: how the trace was made.
             inv_freq: [d/2] of a rotation whose pairs are the halves of a head.
             check_positions: [R] among query_positions: where `layer` gets the model's outputs.
+            latent_size: numbers that the model's own cache holds of a token in a layer, for all
+                heads together, where it holds latents (MLA).
         """
         positions = np.asarray(list(query_positions), dtype=np.int64)
         if positions.ndim != 1 or not len(positions) or (np.diff(positions) <= 0).any():
@@ -205,6 +208,7 @@ class TraceWriter:
         self.positions, self.total_len = positions, total
         self.root = {"model": model, "num_layers": int(num_layers), "prompt_len": int(prompt_len),
                      "check_positions": check_positions, "tokens": tokens, "text": text,
+                     "latent_size": latent_size,
                      "spans": sorted(spans, key=lambda span: (span[1], -span[2]))}  # fmt: skip
         self.amend(source=source, inv_freq=inv_freq)
 
@@ -224,6 +228,7 @@ class TraceWriter:
             "format": "kvtrace", "version": 1, "model": root["model"],
             "num_layers": root["num_layers"], **self.sizes, "prompt_len": root["prompt_len"],
             "total_len": self.total_len, "attention_scale": self.scale, "source": source,
+            "latent_size": root["latent_size"],
         }.items():  # fmt: skip
             if value is not None:
                 self.attribute(name, value)

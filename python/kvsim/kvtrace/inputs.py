@@ -1,0 +1,99 @@
+"""What a model is given beside the tokens of a text: images and sounds, as its processor makes them.
+
+A processor puts tokens into the prompt that stand for the patches of an image or the frames of a
+sound, and the model puts vectors in their place. To its decoder they are tokens like others, so
+that their keys and values are entries like others. Runs of them become spans.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .errors import EXIT_USAGE, CaptureError
+
+TOKENS, MASK = "input_ids", "attention_mask"
+# Configurations name their tokens so: image_token_id, audio_token_index, ...
+KINDS = re.compile(r"(image|video|audio|speech|sound)_token_(id|index)")
+
+
+@dataclass
+class Inputs:
+    """A prompt of `ids` [n] with what stands beside it: `tensors` by the names of the model's
+    forward, and `spans` (name, begin, end) of the tokens that stand for images and sounds."""
+
+    ids: list[int]
+    tensors: dict[str, Any] = field(default_factory=dict)
+    spans: list[tuple[str, int, int]] = field(default_factory=list)
+
+    def of(self, count: int) -> dict[str, Any]:
+        """The tensors beside the first `count` tokens, those of the prompt and later ones of text.
+        A number for each token, such as a kind, is 0 for a later one. The mask says that nothing is
+        padded: without one, positions of rows and columns are taken for those of several texts."""
+        import torch
+
+        n = len(self.ids)
+
+        def fitting(values):
+            if getattr(values, "ndim", 0) < 2 or values.shape[:2] != (1, n):
+                return values
+            rest = values.new_zeros((1, max(0, count - n), *values.shape[2:]))
+            return torch.cat([values[:, :count], rest], dim=1)
+
+        device = next((one.device for one in self.tensors.values() if hasattr(one, "device")), None)
+        return {MASK: torch.ones(1, count, dtype=torch.long, device=device),
+                **{name: fitting(values) for name, values in self.tensors.items()}}
+
+    @property
+    def words(self) -> list[int]:
+        """Tokens of the text alone."""
+        inside = {at for _, begin, end in self.spans for at in range(begin, end)}
+        return [token for at, token in enumerate(self.ids) if at not in inside]
+
+
+def read_inputs(model, given: Mapping[str, Any]) -> Inputs:
+    """What a processor gave for one prompt, checked and brought to the model's device and type."""
+    import torch
+
+    tokens = given.get(TOKENS) if isinstance(given, Mapping) else None
+    if not isinstance(tokens, torch.Tensor) or tokens.ndim != 2 or len(tokens) != 1:
+        raise CaptureError(
+            f"inputs: found {_described(given, tokens)}, expected what the model's processor gives for "
+            "one prompt: processor(text=..., images=..., return_tensors=\"pt\")", EXIT_USAGE)
+    mask = given.get(MASK)
+    if mask is not None and not bool(torch.as_tensor(mask).all()):
+        raise CaptureError("inputs: found zeros in attention_mask, expected a prompt without padding",
+                           EXIT_USAGE)
+    tensors = {}
+    for name, values in given.items():
+        if name in (TOKENS, MASK) or values is None:
+            continue
+        if isinstance(values, torch.Tensor):
+            values = values.to(model.device, model.dtype if values.is_floating_point() else None)
+        tensors[name] = values
+    ids = [int(one) for one in tokens[0]]
+    return Inputs(ids, tensors, _spans(model.config, ids))
+
+
+def _described(given, tokens) -> str:
+    if not isinstance(given, Mapping):
+        return f"{given!r:.60}"
+    return f"{TOKENS} of shape {list(tokens.shape)}" if hasattr(tokens, "shape") else \
+        f"{', '.join(map(str, given)) or 'nothing'}"
+
+
+def _spans(config, ids: list[int]) -> list[tuple[str, int, int]]:
+    """Runs of a token that stands for a part of an image or sound: `image`, or, of several, `image1`,
+    `image2`, ..."""
+    kinds = {value: found[1] for name, value in vars(config).items()
+             if (found := KINDS.fullmatch(name)) and isinstance(value, int)}
+    runs: dict[str, list[tuple[int, int]]] = {}
+    begin = 0
+    for at in range(1, len(ids) + 1):
+        if at == len(ids) or ids[at] != ids[begin]:
+            if kind := kinds.get(ids[begin]):
+                runs.setdefault(kind, []).append((begin, at))
+            begin = at
+    return sorted(((kind if len(found) == 1 else f"{kind}{number}", *run)
+                   for kind, found in runs.items() for number, run in enumerate(found, 1)),
+                  key=lambda span: span[1])
