@@ -46,7 +46,8 @@ class GgufCase(unittest.TestCase):
 
     def tokenizer(self, path):
         folder = Path(tempfile.mkdtemp(dir=self.folder))
-        return gguf_tokenizer.make_tokenizer(GgufFile([path]), "tiny", folder, lambda: path)
+        gguf_tokenizer.make_tokenizer(GgufFile([path]), "tiny", folder, lambda: path)
+        return gguf_tokenizer.read_tokenizer(GgufFile([path]), folder)
 
 
 class Header(GgufCase):
@@ -135,7 +136,9 @@ class Tokenizers(GgufCase):
         file = GgufFile([path])
         file.values["tokenizer.ggml.model"] = b"gpt2"
         with mock.patch.object(transformers.AutoTokenizer, "from_pretrained", return_value=made):
-            return gguf_tokenizer.make_tokenizer(file, "tiny", self.folder, lambda: path)
+            folder = Path(tempfile.mkdtemp(dir=self.folder))
+            gguf_tokenizer.make_tokenizer(file, "tiny", folder, lambda: path)
+            return gguf_tokenizer.read_tokenizer(file, folder)
 
     def test_byte_level_tokenizers_are_compared_with_the_file(self):
         self.byte_level(add_tokenizer_pre="a split that nobody knows")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from test_closed_loop import WithLoop, loop_module, masked_pass  # skips without torch
+from test_closed_loop import WithLoop, loop_module, masked_pass
 
 import h5py
 import naive_caches as naive

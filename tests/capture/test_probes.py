@@ -9,10 +9,10 @@ import subprocess
 import sys
 import unittest
 from pathlib import Path
+from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-import tiny_models
-from test_capture import WithFolder, h5py, np, relative_error, untouched_run
+from test_capture import WithFolder, h5py, np, relative_error, transformers, untouched_run
 
 QUESTIONS = "What does it ask for?\tTwo sentences.\nWho carried the oil?\n"
 
@@ -123,13 +123,31 @@ class Probes(WithFolder):
     def test_qwen3_with_normed_queries(self):
         self.check("qwen3")
 
-    def test_qwen3_next_whose_gate_comes_with_the_queries_of_a_probe(self):
-        if "qwen3_next" not in tiny_models.BETWEEN:
-            self.skipTest("transformers of this version describes it otherwise")
-        with h5py.File(self.capture("qwen3_next", "repeat:20")) as f:
-            for layer in f["layers"].values():
-                for probe in layer["probes"].values():
-                    self.assertEqual(probe["gate"].shape, (*probe["q"].shape[:2], 16))
+    def test_a_gate_comes_with_the_queries_of_a_probe(self):
+        """One of Llama's attention, which no version has: the sigmoid of what enters it."""
+        llama, gates = transformers.models.llama.modeling_llama, {}
+
+        def gated(self, hidden_states, position_embeddings, attention_mask=None, **kwargs):
+            shape = (*hidden_states.shape[:-1], -1, self.head_dim)
+            query, key, value = (part(hidden_states).view(shape).transpose(1, 2)
+                                 for part in (self.q_proj, self.k_proj, self.v_proj))
+            query, key = llama.apply_rotary_pos_emb(query, key, *position_embeddings)
+            attend = llama.ALL_ATTENTION_FUNCTIONS[self.config._attn_implementation]
+            output, weights = attend(self, query, key, value, attention_mask, scaling=self.scaling)
+            gate = hidden_states.sigmoid()
+            gates.setdefault(self.layer_idx, []).append(gate[0].numpy())
+            return self.o_proj(output.reshape(gate.shape) * gate), weights
+
+        with mock.patch.object(llama.LlamaAttention, "forward", gated):
+            trace = self.capture("llama", "repeat:400")
+        with h5py.File(trace) as f:
+            n = int(f.attrs["prompt_len"])
+            for index, layer in f["layers"].items():
+                stored = layer["probes/repeat/gate"][:]   # [Hq, P, dv]
+                tokens = stored.shape[1]
+                real = next(one for one in gates[int(index)] if len(one) == n + tokens)[n:]
+                self.assertLess(relative_error(stored, real.reshape(tokens, len(stored), -1)
+                                               .transpose(1, 0, 2)), 1e-6)
 
     def test_gradients_are_those_of_an_untouched_run_without_a_cache(self):
         self.check_gradients("llama")

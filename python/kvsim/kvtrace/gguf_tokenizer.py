@@ -42,19 +42,20 @@ LIKE_LLAMA3 = {"llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtr
 COMPOSED = {"qwen2"}   # whose own tokenizer joins letters and accents first
 
 
-def make_tokenizer(file: GgufFile, called: str, folder: Path, whole: Callable[[], Path]):
-    """Makes the file's tokenizer in `folder` and returns it as `read_tokenizer` does. `called` is
-    how errors name the file; `whole` gives the path of all its parts in one."""
+def make_tokenizer(file: GgufFile, called: str, folder: Path, whole: Callable[[], Path]) -> None:
+    """Makes the file's tokenizer in `folder`, for `read_tokenizer`. `called` is how errors name the
+    file; `whole` gives the path of all its parts in one."""
     import transformers
 
     tokens = _tokens(file, called)
     kind, split = (file.text(f"tokenizer.ggml.{key}", "none") for key in ("model", "pre"))
     if kind == "llama" or (kind == "gpt2" and split in KNOWN):
         make = _sentencepiece if kind == "llama" else _byte_level
-        make(file, called, tokens).save(str(folder / TOKENIZER))
-        made = read_tokenizer(file, folder)
-        if len(made) != len(tokens) or made.convert_ids_to_tokens(list(range(len(made)))) != tokens:
-            raise refused(called, f"{len(made)} tokens came out of {len(tokens)}")
+        made = make(file, called, tokens)
+        count = made.get_vocab_size()
+        if count != len(tokens) or [made.id_to_token(one) for one in range(count)] != tokens:
+            raise refused(called, f"{count} tokens came out of {len(tokens)}")
+        made.save(str(folder / TOKENIZER))
     else:
         path = whole()
         made = transformers.AutoTokenizer.from_pretrained(
@@ -62,11 +63,11 @@ def make_tokenizer(file: GgufFile, called: str, folder: Path, whole: Callable[[]
         if kind == "gpt2":
             _compare(made, file, called, tokens)
         made.save_pretrained(folder)
+        made = made.backend_tokenizer
     for text in TEXTS:
-        back = made.decode(made(text, add_special_tokens=False)["input_ids"])
+        back = made.decode(made.encode(text, add_special_tokens=False).ids)
         if back != text:
             raise refused(called, f"{text!r} came back as {back!r:.80}")
-    return made
 
 
 def read_tokenizer(file: GgufFile, folder: Path):

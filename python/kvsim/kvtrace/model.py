@@ -244,7 +244,8 @@ def _load_gguf(file: GgufFile, called: str, dtype: str, layers: list[int] | None
     with contextlib.ExitStack() as stack:
         whole = file.whole(stack)
         temporary = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        tokenizer = make_tokenizer(file, called, temporary, lambda: whole)
+        make_tokenizer(file, called, temporary, lambda: whole)
+        tokenizer = read_tokenizer(file, temporary)
         if layers:
             check_layers(_read(transformers.AutoConfig, whole.parent, gguf_file=whole.name), layers)
         return tokenizer, _read_gguf(whole, dtype)

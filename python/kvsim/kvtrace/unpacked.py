@@ -86,4 +86,5 @@ def _made(target: Path, gguf: GgufFile, called: str, load: Callable[[Path], obje
             if target.is_dir() and not _whole(target):
                 shutil.rmtree(target)
             os.rename(temporary, target)
+            return True
     return _whole(target)
