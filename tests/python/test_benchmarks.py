@@ -8,6 +8,7 @@ import sys
 import tempfile
 import unittest
 from pathlib import Path
+from unittest import mock
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tests" / "capture")]
@@ -23,7 +24,7 @@ import transformers
 import kvsim
 from kvsim.kvtrace.errors import CaptureError
 from kvsim.kvtrace.prompt import render, tokenize
-from kvsim.studies import api, benchmarks
+from kvsim.studies import api, benchmarks, tasks
 from kvsim.studies.run import canonical_records
 from kvsim.tasks import benchmark
 from kvsim.tasks.scorers import SCORERS, load_scorer, scorer_of
@@ -335,6 +336,30 @@ class WithModel(unittest.TestCase):
             self.study("twice")
         joined = api.merge_studies([found.folder, found.folder], self.folder / "joined")
         self.assertEqual((joined.folder / "benchmarks" / "rows-unknown.jsonl").read_text(), before)
+
+    def test_questions_about_one_prompt_share_what_was_captured(self):
+        path = self.folder / "turns.jsonl"
+        path.write_text("".join(json.dumps(one) + "\n" for one in (
+            {"context": TALE.format(7), "max_new_tokens": 5, "multi_turns": [
+                {"input": "How many boats?", "answer": "7"}, {"input": "And who came?", "answer": "boats"},
+                {"input": "What was trimmed?", "answer": "the wick"}]},
+            {"context": TALE.format(8), "max_new_tokens": 5, "multi_turns": [
+                {"input": "How many?", "answer": "8"}]})))
+        found = {}
+        for way in ("shared", "alone"):
+            with mock.patch.object(tasks, "captured", wraps=tasks.captured) as captured:
+                def asked(*given, own=benchmarks.ask, way=way):
+                    return own(*given[:-1], given[-1] if way == "shared" else [])
+
+                with mock.patch.object(benchmarks, "ask", asked):
+                    study = self.study(way, tasks=str(path), scorer="string-any")
+            self.assertEqual(captured.call_count, {"shared": 2, "alone": 4}[way])
+            found[way] = benchmarks.Lines(study.folder / "benchmarks" / "turns-unknown.jsonl").read()
+        self.assertEqual(len(found["shared"]), 1 + 4)
+        for one, other in zip(found["shared"], found["alone"]):
+            for a, b in zip(one.get("outcomes", ()), other.get("outcomes", ())):
+                self.assertAlmostEqual(a.pop("kl"), b.pop("kl"), places=5)
+            self.assertEqual(one, other)
 
     def test_too_long_contexts_are_counted_and_the_others_asked(self):
         longest = self.model.config.max_position_embeddings

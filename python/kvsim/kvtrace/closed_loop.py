@@ -131,14 +131,22 @@ class ClosedLoop:
         if self.first is None:
             result = self.model(input_ids=self.ids[None], use_cache=False,
                                 **few_logits(self.model, later + 1), **self._beside(len(self.ids)))
-            own = result.logits[0, -later - 1 :].float()
+            own = result.logits[0, -later - 1 :]
         else:
             if (self.first.ids, self.first.prompt_len) != (self.ids.tolist(), self.prompt_len):
                 raise ValueError("the first pass is of other tokens")
             self.prompt, self.heads = self.first.prompt, self.first.heads
-            own = self.first.logits.float()
-        self.first_token = int(own[0].argmax())
+            own = self.first.logits
         self.full_logits = self._full_logits()
+        if own is not None:
+            self._compare_with_model(own.float())
+        self.full = self.full_logits.softmax(-1)
+        self.full_sum = self.full.sum(-1, dtype=torch.float64)
+        self.full_top = self.full_logits.argmax(-1)
+
+    def _compare_with_model(self, own) -> None:
+        """Refuses a model whose own logits [T + 1, vocabulary] are not those with everything kept."""
+        self.first_token = int(own[0].argmax())
         if self._difference(own[1:]) > 0 and not self.whole:
             self.whole = True
             self.full_logits = self._full_logits()
@@ -146,9 +154,6 @@ class ClosedLoop:
             raise CaptureError(
                 f"{type(self.model).__name__}: with everything kept the next-token logits of a "
                 f"closed loop differ from the model's own by {off:.2g} of their norm", EXIT_FAILURE)
-        self.full = self.full_logits.softmax(-1)
-        self.full_sum = self.full.sum(-1, dtype=torch.float64)
-        self.full_top = self.full_logits.argmax(-1)
 
     def _beside(self, count: int) -> dict:
         return self.inputs.of(count) if self.inputs else {}
@@ -464,6 +469,19 @@ class ClosedLoop:
             written = torch.cat([written, logits[:, -1].argmax(-1)[:, None]], dim=1)
             start += 1
         return written
+
+    def full_answer(self, longest: int, ends: frozenset[int]) -> list[int]:
+        """What the full cache writes greedily behind all tokens, to one of `ends` or `longest` tokens."""
+        import torch
+
+        self.later, self.keeps_later = {}, True
+        try:
+            with torch.inference_mode():
+                logits = self._forward(self.ids[None, self.prompt_len :], [None], self.prompt_len, last=1)
+                return self._write(logits[:, -1].argmax(-1)[:, None], [None], len(self.ids), longest,
+                                   ends)[0].tolist()
+        finally:
+            self.later, self.keeps_later = {}, False
 
     def generate(self, sets: list[KeptSets | None], count: int) -> np.ndarray:
         """Greedy tokens [B, count] after the prompt; the first comes from the prompt itself.

@@ -140,7 +140,7 @@ def call_own_attention(own_function, module, query, key, value, mask, kwargs):
 class FirstPass:
     """What a pass over all tokens leaves for runs with a compressed cache: `prompt`, the prompt's keys
     and values by layer, [1, Hkv, n, d]; `heads`, query heads by layer; `logits` [T + 1, vocabulary],
-    from the prompt's last token on."""
+    from the prompt's last token on, None behind a prompt that a pass over other later tokens left."""
 
     ids: list[int]
     prompt_len: int

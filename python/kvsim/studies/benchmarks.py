@@ -22,7 +22,7 @@ from ..tasks.benchmark import Benchmark, Row, read_benchmark, said, sampled
 from ..tasks.scorers import SCORERS, load_scorer, scorer_of
 from .folder import Folder
 from .table import budget_key
-from .tasks import Lines, answers_of
+from .tasks import Context, Lines, answers_of
 
 ALL = "all"   # tasks of a benchmark together
 #: Column of scores.csv -> what it is.
@@ -106,6 +106,7 @@ def run_benchmarks(folder: Folder, chosen: list[Sheet], load, settings, tell, wa
         for line in sheet.lines.read()[1:]:
             have.setdefault(line["row"], set()).update(
                 [*(one["policy"] for one in line["outcomes"]), *line.get("unserved", ())])
+        known: list[Context] = []
         left_out = {why: list(rows) for why, rows in sheet.benchmark.left_out.items()}
         for r, row in enumerate(sheet.benchmark.rows):
             lacks = [typed for typed, record in zip(settings.policies, records)
@@ -117,7 +118,7 @@ def run_benchmarks(folder: Folder, chosen: list[Sheet], load, settings, tell, wa
             tell(f"[{i + 1}/{len(chosen)}] {sheet.name}: {r} of {len(sheet.benchmark.rows)}", done,
                  spent / done - spent if done > 0 else math.nan)
             try:
-                sheet.lines.add(ask(folder, sheet, row, load(), settings, lacks))
+                sheet.lines.add(ask(folder, sheet, row, load(), settings, lacks, known))
             except TooLong as error:
                 left_out.setdefault(str(error), []).append(row.number)
         if left_out:
@@ -130,8 +131,10 @@ class TooLong(Exception):
     """A question that the model has no place for."""
 
 
-def ask(folder: Folder, sheet: Sheet, row: Row, loaded, settings, policies: list[str]) -> dict:
-    """The line of a question: the full cache's answer, and those of every policy and budget."""
+def ask(folder: Folder, sheet: Sheet, row: Row, loaded, settings, policies: list[str],
+        known: list[Context]) -> dict:
+    """The line of a question: the full cache's answer, and those of every policy and budget. `known`
+    passes on from one question to the next what they share."""
     from ..kvtrace.prompt import render, tokenize
 
     if getattr(loaded.tokenizer, "chat_template", None) is None:
@@ -144,7 +147,7 @@ def ask(folder: Folder, sheet: Sheet, row: Row, loaded, settings, policies: list
         raise TooLong(f"longer than the model's {longest} tokens")
     judge = load_scorer(sheet.scorers[row.task])
     found = answers_of(folder, sheet.name, conversation, raw, row.tokens, loaded, settings, policies,
-                       lambda answer: judge(answer, row.asked()))
+                       lambda answer: judge(answer, row.asked()), known=known)
     return {"model": loaded.name, "row": row.name, "prompt": row.prompt, "task": row.task,
             "answers": list(row.answers), **found}
 

@@ -166,26 +166,80 @@ def run_instance(folder: Folder, sheet: Sheet, loaded, settings, number: int,
             "solved": bool(found.pop("score")), **found}
 
 
+@dataclass
+class Context:
+    """What a question leaves for the next one about the same prompt: the kept sets by policy and budget,
+    the pass over the prompt, and the records that its trace cannot serve, with the reasons."""
+
+    key: tuple
+    cells: list
+    first: object
+    unserved: dict[str, str]
+
+
 def answers_of(folder: Folder, name: str, conversation, raw: bool, tokens: int, loaded, settings,
-               policies: list[str], judge: Callable[[str], float], only_right: bool = False) -> dict:
+               policies: list[str], judge: Callable[[str], float], only_right: bool = False,
+               known: list[Context] | None = None) -> dict:
     """Answers of the full cache (`full`, its `score`), and what every policy and budget does
     (`outcomes`), greedily, `tokens` at most; with `only_right` none where the full cache scores 0.
 
     Answers of builtin tasks that differ from the full cache's end where that one ends: what is right
-    stands there. Elsewhere they go on to `tokens`, or to their own end.
+    stands there. Elsewhere they go on to `tokens`, or to their own end. `known` holds the last Context:
+    a question about the same prompt is asked without capturing and compressing it again.
     """
-    from ..kvtrace.capture import CaptureOptions, capture_trace, later_tokens, no_progress
-    from ..kvtrace.record import choose_attention
-    from .run import described, unserved
+    from ..kvtrace.capture import CaptureOptions, later_tokens, no_progress
+    from ..kvtrace.prompt import render, tokenize
+    from ..kvtrace.record import FirstPass, choose_attention
 
     choose_attention(loaded.model)
+    asked = tokenize(loaded.tokenizer, render(loaded.tokenizer, conversation, raw))
+    key = (tuple(asked.ids[: asked.prompt_len]), tuple(policies))
+    context = next((one for one in known or () if one.key == key and len(asked.ids) > len(key[0])), None)
     how = CaptureOptions(steps=tokens, raw=raw, stored_type=settings.dtype, probes=settings.probes)
-    written = later_tokens(loaded, conversation, how, no_progress)
-    ids, prompt, count = written
+    if context is None:
+        written = later_tokens(loaded, conversation, how, no_progress)
+        ids, count = written[0], written[2]
+    else:
+        ids = asked.ids + full_answer(loaded, asked.ids, context, tokens)
+        count = len(ids) - len(asked.ids)
     full = answer_text(loaded, ids[len(ids) - count :])
-    line = {"prompt_tokens": prompt.prompt_len, "full": full, "score": judge(full), "outcomes": []}
+    line = {"prompt_tokens": asked.prompt_len, "full": full, "score": judge(full), "outcomes": []}
     if only_right and not line["score"]:
         return line
+    if context is None:
+        context = captured(folder, name, conversation, how, written, loaded, settings, policies, key)
+    if context.unserved:
+        line["unserved"] = context.unserved
+    if context.cells:
+        first = context.first if context.first.ids == ids else FirstPass(
+            ids, asked.prompt_len, context.first.prompt, context.first.heads)
+        line["outcomes"], whole = outcomes(context.cells, loaded, first, count, judge,
+                                           count if only_right else tokens)
+        if known is not None:
+            # Oracles know the later tokens; some models carry more than keys and values behind a prompt.
+            serves = not (whole or any(one.startswith("oracle") for one in policies))
+            known[:] = [context] if serves else []
+    return line
+
+
+def full_answer(loaded, ids: list[int], context: Context, longest: int) -> list[int]:
+    """What the full cache answers behind tokens that begin with the prompt of a context."""
+    from ..kvtrace.closed_loop import ClosedLoop
+    from ..kvtrace.generate import end_tokens
+    from ..kvtrace.record import FirstPass
+
+    first = FirstPass(ids, context.first.prompt_len, context.first.prompt, context.first.heads)
+    with ClosedLoop(loaded.model, ids, first.prompt_len, first=first) as loop:
+        return loop.full_answer(longest, frozenset(end_tokens(loaded)))
+
+
+def captured(folder: Folder, name: str, conversation, how, written: tuple, loaded, settings,
+             policies: list[str], key: tuple) -> Context:
+    """Captures a question and lets every policy and budget choose what it keeps of the prompt."""
+    from ..kvtrace.capture import capture_trace
+    from ..kvtrace.kept_sets import ResultsFile
+    from .run import described, unserved
+
     folder.traces.mkdir(exist_ok=True)
     trace, results = (folder.traces / f"{name}.{end}" for end in ("h5", "nc"))
     for left in (trace, results):
@@ -194,19 +248,20 @@ def answers_of(folder: Folder, name: str, conversation, raw: bool, tokens: int, 
         first = capture_trace(loaded, conversation, how, trace, tokens=written,
                               keep_first=True)["first"]
         refused = unserved(trace, policies, settings.budgets)
-        if refused:
-            line["unserved"] = {described(one)["canonical"]: why for one, why in refused.items()}
-            policies = [one for one in policies if one not in refused]
+        told = {described(one)["canonical"]: why for one, why in refused.items()}
+        policies = [one for one in policies if one not in refused]
         if not policies:
-            return line
+            return Context(key, [], first, told)
         run(["replay", trace, "-o", results, "--save-keep", "-q", *options(
             policy=policies, budget=",".join(settings.budgets),
             threads=settings.threads or None)], False)
-        line["outcomes"] = outcomes(results, loaded, first, count, judge, count if only_right else tokens)
+        with ResultsFile(results) as file:
+            return Context(key, [
+                (policy, budget, file.sets(p, b)) for p, policy in enumerate(file.policies)
+                for b, budget in enumerate(file.budget_labels)], first, told)
     finally:
         for left in (trace, results):
             left.unlink(missing_ok=True)
-    return line
 
 
 def answer_text(loaded, ids: list[int]) -> str:
@@ -218,17 +273,13 @@ def answer_text(loaded, ids: list[int]) -> str:
     return loaded.tokenizer.decode([int(one) for one in ids[:stop]])
 
 
-def outcomes(results: Path, loaded, first, count: int, judge, longest: int) -> list[dict]:
-    """Answers of every pair of policy and budget of a results file, in `longest` tokens at most,
-    instead of the last `count` tokens of the FirstPass, which are the full cache's answer. Equal caches
-    run once."""
+def outcomes(cells: list, loaded, first, count: int, judge, longest: int) -> tuple[list[dict], bool]:
+    """Answers of every policy, budget and kept sets, in `longest` tokens at most, instead of the last
+    `count` tokens of the FirstPass, which are the full cache's answer. Equal caches run once. Also
+    whether the prompt had to run again with every cache."""
     from ..kvtrace.closed_loop import ClosedLoop
     from ..kvtrace.generate import end_tokens
-    from ..kvtrace.kept_sets import ResultsFile
 
-    with ResultsFile(results) as file:
-        cells = [(policy, budget, file.sets(p, b)) for p, policy in enumerate(file.policies)
-                 for b, budget in enumerate(file.budget_labels)]
     sets = {one.digest(): one for _, _, one in cells}
     found, ends = {}, frozenset(end_tokens(loaded))
     with ClosedLoop(loaded.model, first.ids, first.prompt_len, first=first) as loop:
@@ -241,7 +292,7 @@ def outcomes(results: Path, loaded, first, count: int, judge, longest: int) -> l
         text = answer_text(loaded, answer.tokens)
         told.append({"policy": policy, "budget": budget, "score": judge(text), "same": answer.same,
                      "kl": answer.kl} | ({} if answer.same else {"text": text}))
-    return told
+    return told, loop.whole
 
 
 def batches(items: list, size: int) -> Iterator[list]:
