@@ -11,6 +11,7 @@ import xarray
 from . import ranking
 from .budgets import budget_text
 from .errors import DataError, UsageError
+from .plain import counted
 from .results_file import as_file, open_results
 from .program import exchange
 
@@ -106,7 +107,7 @@ def check_layers(texts: list[Text], measures: list[str]) -> None:
             own = data.layer.values.tolist() if "layer" in data else []
             layers, name = seen.setdefault(str(data.attrs.get("model", "")), (own, text.name))
             if own != layers:
-                raise DataError(f"{text.name}: {measure} is of {len(own)} layers, that of {name} of "
+                raise DataError(f"{text.name}: {measure} is of {counted(len(own), 'layer')}, that of {name} of "
                                 f"{len(layers)}: expected traces of the same layers of a model")
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 import weakref
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
@@ -30,8 +31,9 @@ from .kvtrace.prompt import token_texts
 from .kvtrace.record import Recorder, replace_attention
 from .kvtrace.rope import find_rotations
 from .kvtrace.writer import TraceWriter
+from .plain import counted
 from .policy import Policy, as_policies, score_files
-from .program import call, exchange, options, readable, run
+from .program import KvsimWarning, call, exchange, options, readable, run
 from .trace import Trace
 
 try:
@@ -151,7 +153,12 @@ class _Prefill:
             policy=press.policy.record, scores=self.path.parent, budget=round(1 - press.compression_ratio, 10), save_keep=True,
             wo_steps=1, importance="l2", seed=press.seed, threads=press.threads)], progress=False)
         with ResultsFile(target) as results:
-            return results.sets(0, 0).masks
+            masks = results.sets(0, 0).masks
+        if not any(mask.any() for mask in masks.values()):
+            warnings.warn(f"{press.policy.record}, compression_ratio={press.compression_ratio}: keeps "
+                          f"none of the prompt's {counted(self.n, 'entry', 'entries')}", KvsimWarning,
+                          stacklevel=2)
+        return masks
 
     def close(self) -> None:
         """Nothing stays of a prompt, finished or not."""

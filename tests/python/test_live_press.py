@@ -251,6 +251,13 @@ class Live(unittest.TestCase):
             found = self.model.generate(ids, max_new_tokens=2, min_new_tokens=2)
         self.assertEqual(found.shape[1], self.n + 2)
 
+    def test_a_ratio_that_leaves_nothing_of_a_short_prompt_is_said(self):
+        press = kvsim.press("knorm", 0.9, threads=1)
+        with torch.inference_mode(), press(self.model), \
+                self.assertWarnsRegex(kvsim.KvsimWarning, "keeps none of the prompt's 9 entries"):
+            self.model(self.prompt()[:, :9])
+        self.assertFalse(any(kept.any() for kept in press.kept.values()))
+
     def test_caches_that_cannot_be_cut_say_what_can(self):
         press = self.press("snapkv,window=8")
         static = transformers.StaticCache(config=self.model.config, max_cache_len=2 * self.n)

@@ -160,7 +160,7 @@ def summary(target: Path, result: dict) -> str:
         f"{counted(len(result['layers']), 'layer')}, {result['bytes'] / 1e6:.1f} MB"
         + (f"; spans {spans}" if spans else "")
         + "".join(f"; probe {name}, {counted(count, 'token')}" for name, count in result["probes"])
-        + "".join(f"; left out: {len(layers)} layers of {kind} ({ranges(layers)})"
+        + "".join(f"; left out: {counted(len(layers), 'layer')} of {kind} ({ranges(layers)})"
                   for kind, layers in left_out.items())
     )
 

@@ -8,6 +8,7 @@ from string import Template
 import pandas
 
 from ..bytes_for_loss import by_policy
+from ..plain import counted
 from ..plots import lines, style
 from . import benchmarks, table, task_page, task_table
 from ..whole import write_text
@@ -207,7 +208,7 @@ def _lines(board: pandas.DataFrame, reference: str, title: str, subtitle: str, l
 
 def curves(board: pandas.DataFrame, reference: str, texts: int) -> str:
     return _lines(board, reference, "Loss by budget",
-                  f"KL divergence relative to {reference}; geometric mean over {texts} texts; band: "
+                  f"KL divergence relative to {reference}; geometric mean over {counted(texts, 'text')}; band: "
                   "95 % interval of the best", "budget (share of the prompt, or entries kept)")
 
 
@@ -231,7 +232,7 @@ def by_bytes(losses: pandas.DataFrame, held: pandas.DataFrame, reference: str, t
             + leaderboard(held, reference, "bytes")
             + _lines(held, reference, "Loss by bytes held",
                      f"KL divergence relative to {reference} at the same bytes; geometric mean over "
-                     f"{texts} texts; band: 95 % interval of the best",
+                     f"{counted(texts, 'text')}; band: 95 % interval of the best",
                      "bytes held, share of the full cache's") + "</details>")
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from ..kvtrace.errors import EXIT_USAGE, CaptureError
 from ..kvtrace.markup import Conversation, Turn
+from ..plain import counted
 from .kinds import KNOWN
 
 SUFFIXES = (".parquet", ".jsonl", ".ndjson", ".json", ".csv", ".arrow")
@@ -174,7 +175,7 @@ def read_benchmark(path: str | Path) -> Benchmark:
     if number == 0:
         raise CaptureError(f"{path}: no rows")
     if not found.rows:
-        raise CaptureError(f"{path}: none of {number} rows can be asked: {said(found.left_out)}")
+        raise CaptureError(f"{path}: none of {counted(number, 'row')} can be asked: {said(found.left_out)}")
     found.digest = digest.hexdigest()
     return found
 

@@ -10,6 +10,7 @@ import functools
 import numpy as np
 
 from .. import load, style
+from ...plain import counted
 
 TITLE = "estimated against true risk: sampled entries, and how good each estimator is"
 NAMES = {"single": "one query", "mean": "mean over the window", "max": "maximum",
@@ -43,7 +44,7 @@ def scatter(results):
     rows, columns = style.panel_grid(len(names), 5)
     fig, axes = style.frame(
         "Estimated against true risk", f"{results.subtitle}\n{truth.sample.size} evenly spaced "
-        f"entries of each of {len(results.layers)} layers; on the line the estimate is right, "
+        f"entries of each of {counted(len(results.layers), 'layer')}; on the line the estimate is right, "
         "below it too low; the lowest hundredth is not shown", rows, columns, 1.9, (),
         ("true risk (largest later importance, model units)", "estimated risk (model units)"),
         sharex=True, sharey=True)
