@@ -52,7 +52,7 @@ std::string probe_text(const ProbeInfo& probe) {
   if (probe.has_residual_norm) text += ", residual_norm";
   if (probe.has_input_norm) text += ", input_norm";
   if (probe.has_output_gradient) text += ", output_gradient";
-  if (!probe.check_token.empty()) text += fmt::format(", {} outputs", probe.check_token.size());
+  if (!probe.check_token.empty()) text += ", " + counted(std::ssize(probe.check_token), "output");
   return text;
 }
 
@@ -87,8 +87,12 @@ void print_run(const TraceReader& trace) {
   print_field("size", size_text(trace.file_size()));
   print_field("digest", trace.digest());
   print_field("model", info.model);
-  print_field("heads", fmt::format("{} query heads, {} KV heads ({} query heads share one)",
-                                   info.num_query_heads, info.num_kv_heads, info.group_size()));
+  print_field("heads",
+              fmt::format("{}, {}{}", counted(info.num_query_heads, "query head"),
+                          counted(info.num_kv_heads, "KV head"),
+                          info.group_size() == 1
+                              ? ""
+                              : fmt::format(" ({} query heads share one)", info.group_size())));
   print_field("sizes", fmt::format("head_dim {}, hidden_size {}", info.head_dim, info.hidden_size));
   if (info.latent_size > 0)
     print_field("latent cache", fmt::format("{} numbers a token and layer", info.latent_size));

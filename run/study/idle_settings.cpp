@@ -9,6 +9,7 @@
 #include "sim/policy/prepared_record.hpp"
 #include "sim/stages/allocate/allocate.hpp"
 #include "sim/stages/common_keys.hpp"
+#include "sim/stages/merge/merge.hpp"
 #include "sim/stages/quantize/quantize.hpp"
 #include "sim/stages/queries/queries.hpp"
 #include "sim/stages/schedule/schedule.hpp"
@@ -39,6 +40,12 @@ bool rounds_nothing(const Dataset& results, int64_t policy, int64_t budget) {
   if (!results.has("quantization_error_mean")) return false;
   const auto errors = results.row("quantization_error_mean", {policy, budget});
   return std::ranges::all_of(errors, [](double error) { return error == 0; });  // NaN: unknown
+}
+
+bool merges_nothing(const Dataset& results, int64_t policy, int64_t budget) {
+  if (!results.has("merge_count") || keeps(results, policy, budget, 1.0)) return false;
+  const auto slots = results.row("merge_count", {policy, budget});
+  return std::ranges::all_of(slots, [](double count) { return count == 0; });
 }
 
 /// All scores of all heads are equal, as the variable `unranked` says.
@@ -111,6 +118,11 @@ std::string idle_settings(const Dataset& results, const std::vector<Record>& rec
         "no score chooses, all are equal");
     say(budgets_where(results, [&](int64_t b) { return keeps(results, policy, b, 0.0); }),
         "no entry of the prompt is kept");
+    const KindInfo& merge = chosen<Merge>(settings).info();
+    if (std::ranges::find(merge.keys, "merge_threshold") != merge.keys.end())
+      say(budgets_where(results, [&](int64_t b) { return merges_nothing(results, policy, b); }),
+          "merge=" + merge.name + " merges nothing, no entry is as near to another as " +
+              settings.text(keys::merge_threshold) + " (key merge_threshold)");
     if (quantizer(settings).changes_entries())
       say(budgets_where(results, [&](int64_t b) { return rounds_nothing(results, policy, b); }),
           "quantize=" + settings.text("quantize") +

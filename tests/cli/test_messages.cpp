@@ -53,6 +53,17 @@ TEST_CASE("settings without effect are named, in the file, too", "[cli][messages
         std::string::npos);
 }
 
+TEST_CASE("a merge that merges nothing is named", "[cli][messages]") {
+  const Joints joints;
+  const Outcome said = joints.replay(
+      "--policy snapkv,window=8,merge=convex,merge_threshold=1 "
+      "--policy snapkv,window=8,merge=convex,merge_threshold=-1 --policy cam --budget 0.5,1000");
+  REQUIRE(said.status == 0);
+  CHECK_THAT(said.out, Contains("merge_threshold=1 at 0.5: merge=convex merges nothing"));
+  CHECK(said.out.find("merge_threshold=-1 at 0.5: merge") == std::string::npos);
+  CHECK(said.out.find("cam at 0.5") == std::string::npos);
+}
+
 TEST_CASE("a window that takes the whole budget is named", "[cli][messages]") {
   const Joints joints;  // 60 entries
   const Outcome said = joints.replay(

@@ -298,11 +298,9 @@ class Mistakes(WithFolder):
         self.refused(kvsim.DataError, r"NaN at \[0, 0\]", SAMPLE, empty, 0.2, layers=[0])
         self.refused(kvsim.UsageError, "without a name", SAMPLE, lambda layer: 0, 0.2)
         for odd in ("20 %", "0.2e0", "1_0", "٣", "0", "1.5", "-1"):   # as the program refuses them
-            with self.assertRaisesRegex(kvsim.UsageError, "expected a ratio"):
-                budget_text(odd)
+            self.assertRaisesRegex(kvsim.UsageError, "expected a ratio", budget_text, odd)
         self.refused(kvsim.UsageError, "two functions are called newest", SAMPLE,
                      [newest, kvsim.Policy(snapkv, name="newest")], 0.2)
-
 
 
 class Process(WithFolder):

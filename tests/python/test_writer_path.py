@@ -57,13 +57,14 @@ class WriterPath(unittest.TestCase):
                                    rtol=1e-5)
         kvsim.replay(path, ["h2o"], 0.5)
         for wrong, said in (({"gate": gate[:, :5]}, "gate: found shape"),
+                            ({"wo": wo.reshape(-1, hidden)}, "of a torch.nn.Linear give weight.T.reshape"),
                             ({"outer": kvsim.PathNorm(gains[0])}, r"outer.gain: found shape \[8\]"),
                             ({"inner": kvsim.PathNorm(gains[0], 0.1)}, "inner.rms")):
             with self.assertRaisesRegex(kvsim.Error, said), \
                     kvsim.TraceWriter(self.folder / "wrong.h5") as writer:
                 writer.describe(model="mine", num_layers=1, prompt_len=15,
                                 query_positions=range(total))
-                writer.layer(0, queries=q, keys=k, values=v, wo=wo, **wrong)
+                writer.layer(0, **{"queries": q, "keys": k, "values": v, "wo": wo, **wrong})
 
 
 if __name__ == "__main__":

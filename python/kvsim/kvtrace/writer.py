@@ -69,6 +69,8 @@ def check_axes(index: int, name: str, array: np.ndarray, sizes: tuple[int | None
         cause = f"the first axis looks like a batch: give {name}[0]"
     elif len(found) != 3:
         said += ", of 3 axes"
+        if name == "wo" and len(found) == 2:
+            cause = "of a torch.nn.Linear give weight.T.reshape(query heads, value size, -1)"
     else:
         axis = next(k for k, want in enumerate(sizes) if want not in (None, found[k]))
         said += f"; axis {axis} ({axes[axis]}) has {found[axis]}, expected {sizes[axis]}"

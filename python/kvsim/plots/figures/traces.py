@@ -207,10 +207,10 @@ def draw(several, options, shown, policies, note):
 def text(mean, low, high, unit):
     if np.isnan(mean):
         return "undefined"
-    digits = 1 if unit == "%" else 3
+    form = {"%": ".1f", "fraction": ".3f", "relative": ".3g"}[unit]   # no error is printed as 0.000
     if np.isnan(low):
-        return f"{mean:.{digits}f}"
-    return f"{mean:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+        return f"{mean:{form}}"
+    return f"{mean:{form}} [{low:{form}}, {high:{form}}]"
 
 
 def draw_table(several, options, shown, policies, note):
@@ -225,7 +225,7 @@ def draw_table(several, options, shown, policies, note):
         # unit: (shade, its darkest value, text of a cell)
         shades, darkest, form = {
             "%": (cells, 25.0, "{:.1f}"), "fraction": (1 - cells, 1.0, "{:.2f}"),
-            "relative": (cells, np.nanmax(cells, initial=1e-9), "{:.3f}")}[column.unit]
+            "relative": (cells, np.nanmax(cells, initial=1e-9), "{:.2g}")}[column.unit]
         style.number_map(ax, np.column_stack([cells, mean]), shades, darkest, form)
         ax.set_title(f"{column.title} ({column.unit})".replace("\n", " "))
         ax.set_yticks(range(len(policies)), labels, fontsize=size)
