@@ -58,6 +58,16 @@ class WidthTest(PlotTest):
             self.assertEqual(axes[0, 0].get_subplotspec().get_gridspec().ncols, across)
             style.close(figure)
 
+    def test_lines_above_the_panels_break_before_they_leave_the_figure(self):
+        style.use("column")
+        self.addCleanup(style.use)
+        for words in ("WWW MMM " * 20, "iii lll " * 20):
+            figure, _ = style.frame(words, f"{words}\nLower is better.", 1, 1, 2.0)
+            figure.draw_without_rendering()
+            box = figure.get_tightbbox()
+            self.assertTrue(0 <= box.x0 and box.x1 <= style.width(), (words[:3], box))
+            style.close(figure)
+
     def test_another_width_is_named(self):
         self.refused(2, "--width.*column.*page", self.file(), "-o", self.out, "--width", "poster")
 

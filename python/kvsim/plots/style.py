@@ -24,7 +24,7 @@ from ..plain import counted, csv_cell  # noqa: E402
 from ..whole import whole_file  # noqa: E402
 from . import load, looks, scales  # noqa: E402
 from .ticks import legible, log_ticks  # noqa: E402
-from .widths import NARROW, NARROW_HEIGHT, WIDTHS, characters, fit_titles, width  # noqa: E402
+from .widths import NARROW, NARROW_HEIGHT, WIDTHS, break_lines, characters, fit_titles, width  # noqa: E402
 
 PAD = 0.04           # inches around everything that the layout places
 MOST_LINES = 10      # more lines than this in one panel cannot be told apart
@@ -191,13 +191,13 @@ def frame(title, subtitle, rows, columns, panel_height, keys=(), labels=("", "")
     down = rows * columns // across
     fig = plt.figure(figsize=(width(), down * panel_height), layout="constrained")
     fig.get_layout_engine().set(w_pad=PAD, h_pad=PAD, wspace=0.02, hspace=0.03)
-    title = "\n".join(textwrap.wrap(title, characters(88 if width() < NARROW else 110)))
-    lines = [part for line in subtitle.split("\n") for part in textwrap.wrap(line, characters(138))]
     # Around the panels, so that a shared label and the legend both have room of their own.
     panels = fig.subfigures()
     left = {"x": 0.06 / width(), "ha": "left"}
     around = [fig.suptitle(title, fontsize=9, fontweight="bold", **left),
-              panels.suptitle("\n".join(lines), fontsize=7, color="0.3", **left)]
+              panels.suptitle(subtitle, fontsize=7, color="0.3", **left)]
+    break_lines(around[0], characters(110))
+    break_lines(around[1], characters(138))
     if labels[0]:
         around.append(panels.supxlabel(labels[0]))
     if labels[1]:

@@ -21,6 +21,17 @@ def characters(of_screen):
     return round(of_screen * width() / WIDTHS["screen"])
 
 
+def break_lines(text, most):
+    """Breaks the lines of a text above the panels at `most` characters, or before they leave the figure."""
+    whole = text.get_text()
+    while most > 8:
+        text.set_text("\n".join(part for line in whole.split("\n")
+                                for part in textwrap.wrap(line, most)))
+        if text.get_window_extent().width <= (width() - 0.12) * text.figure.dpi:
+            return
+        most -= 1
+
+
 def fit_titles(fig):
     """Breaks titles that are wider than their panels."""
     fig.draw_without_rendering()
