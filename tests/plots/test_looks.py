@@ -183,6 +183,10 @@ class LooksTest(PlotTest):
                          "h2o", "--overwrite")["retained_importance"]
         self.assertEqual([ax for ax in few.axes if ax.images], [])
 
+    def test_a_number_has_one_shade_in_all_maps(self):
+        shades = style.error_shades(np.array([0, 1e-3, 10**-1.5, 1, 7, np.nan]))
+        np.testing.assert_allclose(shades, [0, 0, 0.5, 1, 1, np.nan], atol=1e-12)
+
     def test_a_map_of_many_steps_shows_the_worst_of_each_part(self):
         steps = np.linspace(1, 0.9, 1000)
         steps[[17, 503]] = (0.1, np.nan)

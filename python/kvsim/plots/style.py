@@ -236,6 +236,11 @@ def narrow(name, width=12):
     return "\n".join(lines)
 
 
+def error_shades(errors):
+    """Shades of errors in maps, the same for a number in all of them: 0 up to 0.001, 1 from 1 on."""
+    return 1 + np.log10(np.clip(errors, 1e-3, 1)) / 3
+
+
 def number_map(ax, values, shades, darkest, text, missing="–"):
     """Cells with their numbers. Columns of `values` that `shades` lacks stand apart, in bold."""
     rows, columns = shades.shape

@@ -225,7 +225,7 @@ def draw_table(several, options, shown, policies, note):
         # unit: (shade, its darkest value, text of a cell)
         shades, darkest, form = {
             "%": (cells, 25.0, "{:.1f}"), "fraction": (1 - cells, 1.0, "{:.2f}"),
-            "relative": (cells, np.nanmax(cells, initial=1e-9), "{:.2g}")}[column.unit]
+            "relative": (style.error_shades(cells), 1.0, "{:.2g}")}[column.unit]
         style.number_map(ax, np.column_stack([cells, mean]), shades, darkest, form)
         ax.set_title(f"{column.title} ({column.unit})".replace("\n", " "))
         ax.set_yticks(range(len(policies)), labels, fontsize=size)

@@ -17,7 +17,7 @@ from .. import load, measures, style
 
 TITLE = "errors of each layer and stream error of all, with retained importance, policy by layer"
 BESIDE = 9  # up to this many layers the maps stand side by side
-READING = "darker is worse; all: worst, mean or sum over the layers; –: undefined"
+READING = "darker is worse, errors from 0.001 to 1; all: worst, mean or sum over the layers; –: undefined"
 
 
 class Map(NamedTuple):
@@ -102,12 +102,10 @@ def heat_map(ax, one, steps):
     policies, layers = values.shape
     worse = 1 - values if one.kind == "share" else values
     # Square root: one outlier in a hundred steps must look different from none.
-    gamma, top, text = {
-        "share": (1.0, 1.0, share), "count": (0.5, max(1.0, steps / 2), count),
-        "error": (0.5, np.nanmax(worse, initial=1e-9), error)}[one.kind]
-    norm = matplotlib.colors.PowerNorm(gamma, 0, top, clip=True)
-    colours = matplotlib.colormaps["Blues"]
-    image = colours(norm(np.nan_to_num(worse, nan=0.0)))
+    shades, text = {
+        "share": (worse, share), "count": (np.sqrt(worse / max(1.0, steps / 2)), count),
+        "error": (style.error_shades(worse), error)}[one.kind]
+    image = matplotlib.colormaps["Blues"](np.clip(np.nan_to_num(shades), 0, 1))
     image[np.isnan(worse)] = (0.93, 0.93, 0.93, 1)
     ax.imshow(image, aspect="auto", interpolation="nearest")
     size = 5.2 if layers <= 20 else 4.6
