@@ -104,7 +104,7 @@ class Files(unittest.TestCase):
     def test_bad_files_are_one_line(self):
         for rows, said in (
                 ([{"text": "c", "label": 1}], "no column context, question, answer: found text, label"),
-                ([], "no rows"), ([{"context": "c", "question": "q", "answer": ""}], "none of 1 rows")):
+                ([], "no rows"), ([{"context": "c", "question": "q", "answer": ""}], "none of 1 row ")):
             with self.subTest(said), self.assertRaisesRegex(CaptureError, said):
                 benchmark.read_benchmark(self.file(*rows))
         bad = self.folder / "bad.jsonl"
@@ -377,6 +377,11 @@ class WithModel(unittest.TestCase):
         path.write_text(json.dumps({"context": "c", "question": "q", "answer": "a"}) + "\n")
         with self.assertRaisesRegex(kvsim.UsageError, "no scorer is known for mine: name one by --scorer"):
             self.study("mine", tasks=str(path))
+        for scorer, said in (("nonsense", "found nonsense, expected one of"),
+                             (["other=f1", "exact"], "--scorer other=f1: no such task: found mine"),
+                             (["mine=f1", "exact"], "--scorer exact: no task needs it")):
+            with self.subTest(scorer), self.assertRaisesRegex(kvsim.UsageError, said):
+                self.study("mine", tasks=str(path), scorer=scorer)
         found = self.study("mine", tasks=str(path), scorer="exact", question=["known", "unknown"],
                            policies=["streaming"], budgets=["1.0"])
         self.assertEqual(sorted(one.name for one in (found.folder / "benchmarks").iterdir()),

@@ -66,8 +66,14 @@ def sheets(folder: Folder, paths: list[str], question: list[str] | None, fractio
     benchmark, and TASK=NAME for one task."""
     found: dict[str, Sheet] = {}
     told = dict(one.rpartition("=")[::2] for one in scorers or ())
+    for name in told.values():
+        load_scorer(name)
+    used: set[str] = set()
     for path in paths:
         one = read_benchmark(path)
+        tasks = {row.task for row in one.rows}
+        used |= tasks | {"" for task in tasks
+                         if not (task in told or scorer_of(task) or scorer_of(one.name))}
         one.rows = sampled(one.rows, fraction, seed)
         if not one.rows:
             raise CaptureError(f"--fraction {fraction:g}: no row of {path} is left", EXIT_USAGE)
@@ -91,6 +97,12 @@ def sheets(folder: Folder, paths: list[str], question: list[str] | None, fractio
                 raise CaptureError(f"{sheet.lines.path}: made with another {differs}; another folder "
                                    "takes another study", EXIT_USAGE)
             found[sheet.name] = sheet
+    for task, name in told.items():
+        if task not in used:
+            raise CaptureError(
+                f"--scorer {task}={name}: no such task: found {', '.join(sorted(used - {''})) or 'none'}" if task
+                else f"--scorer {name}: no task needs it, all are of known benchmarks: TASK={name} "
+                     "replaces the rule of one", EXIT_USAGE)
     return list(found.values())
 
 
