@@ -11,6 +11,8 @@ import tempfile
 import unittest
 from pathlib import Path
 
+import h5py
+import numpy as np
 import torch
 import transformers
 
@@ -21,7 +23,14 @@ import families
 import model_matrix
 import tiny_models
 from kvsim.kvtrace import capture_command, layers, record
+from kvsim.kvtrace.capture import CaptureOptions, capture_trace
+from kvsim.kvtrace.closed_loop import ClosedLoop
 from kvsim.kvtrace.errors import CaptureError
+from kvsim.kvtrace.kept_sets import ResultsFile
+from kvsim.kvtrace.model import load_model
+from kvsim.kvtrace.model_check import check_model, check_tokens
+from kvsim.kvtrace.prompt import TokenizedPrompt
+from kvsim.program import run
 
 PAGE = HERE.parents[1] / "docs" / "models.md"
 # What each stands for.
@@ -34,7 +43,7 @@ SAMPLE = {
     "qwen3_next": "a gate", "granite": "multipliers", "minimax": "a normed stream",
     "mamba": "no attention", "bloom": "attention of its own",
     "gemma3n_text": "caches of other layers", "longcat_flash": "two attentions in a layer",
-    "glm_moe_dsa": "sparse attention",
+    "glm_moe_dsa": "sparse attention", "gpt2": "a projection that is transposed",
 }  # fmt: skip
 
 
@@ -130,6 +139,33 @@ class CheckOption(unittest.TestCase):
         self.assertEqual(code, 1, said)
         self.assertIn(": refused: MambaForCausalLM: no attention that can be listened to: MambaMixer "
                       "goes past transformers' ALL_ATTENTION_FUNCTIONS", said)
+
+
+class RealGemma(unittest.TestCase):
+    """Gemma 3 270M: norms behind W_O, two kinds of rotation and windows, with weights that were
+    trained."""
+
+    POLICIES = ("random", "streaming", "knorm", "tova", "snapkv", "h2o", "rehearsal:recent")
+
+    def test_it_is_right_and_stream_error_orders_policies_as_the_loss_does(self):
+        loaded = load_model("gemma3-270m", None, "float32", "cpu", 2)
+        ids, n = check_tokens(loaded.tokenizer)
+        verdict = check_model(loaded, ids, n)
+        self.assertEqual(verdict.word, "right", verdict.why())
+        self.assertLess(verdict.parts["residual error"], 1e-3)
+        with tempfile.TemporaryDirectory() as folder:
+            trace, results = Path(folder) / "trace.h5", Path(folder) / "results.nc"
+            capture_trace(loaded, None, CaptureOptions(stored_type="float32"), trace,
+                          tokens=(ids, TokenizedPrompt(ids, n, [], n), 0))
+            run(["replay", str(trace), "-o", str(results), "--budget", "0.3", "--save-keep", "-q",
+                 *(word for one in self.POLICIES for word in ("--policy", one))], progress=False)
+            with ResultsFile(results) as file, ClosedLoop(loaded.model, ids, n) as loop:
+                caches = [file.sets(policy, 0) for policy in range(len(self.POLICIES))]
+                losses = [one.kl.mean() for one in loop.losses(caches)]
+            with h5py.File(results) as file:
+                errors = file["stream_error_rms"][:, 0]
+        place = [np.argsort(np.argsort(one)) for one in (errors, losses)]
+        self.assertGreater(np.corrcoef(*place)[0, 1], 0.75, (errors, losses))
 
 
 if __name__ == "__main__":
