@@ -57,7 +57,9 @@ TEST_CASE("kvsim variables --json says what the declarations say", "[analysis][c
     CHECK(one.at("written_when") != "");
     CHECK(one.contains("flags") == !variable.flags.empty());
   }
-  CHECK(at == all.size());
+  const auto of_results = std::ranges::count_if(
+      all, [](const auto& one) { return one.value("file", "") == "results"; });
+  CHECK(static_cast<int64_t>(at) == of_results);  // behind them those of files of losses
   CHECK_THAT(test::run_kvsim("variables stream_error").out, Catch::Contains("residual stream"));
   CHECK_THAT(test::run_kvsim("variables stream_eror").err, Catch::Contains("stream_error"));
 }
