@@ -12,7 +12,7 @@ import shutil
 from pathlib import Path
 
 from . import (agnostic, claims, contributed, coverage, decoding, details, drawn, instructions, losses,
-               plan, prediction, readings, replays, reread, runs, second_question, shapes, tasks)
+               plan, prediction, readings, replays, reread, runs, second_question, shapes, tasks, two_models)
 
 ROOT = Path(__file__).resolve().parents[2]
 FEW = (plan.FLOOR, "oracle-mean", plan.RECENT, "layer-defensivekv:code", "layer-defensivekv",
@@ -163,6 +163,12 @@ FROM_TABLES = {
     "second question, ratios": lambda studies: table(*second_question.intervals(studies)),
     **{f"losses with {shape}": (lambda studies, shape=shape: table(*shapes.table(studies, shape)))
        for shape in shapes.SHAPES},
+    **{f"losses on {model}": (lambda studies, model=model: table(*two_models.table(studies, model)))
+       for model in two_models.MODELS},
+    "against the best published on two models": lambda studies: table(*two_models.published(studies)),
+    "policies on both models": lambda studies: table(*two_models.both(studies)),
+    "choices on two models": lambda studies: table(*two_models.choices(studies)),
+    "orders of two models": lambda studies: table(*two_models.orders(studies)),
     "what a shape costs": lambda studies: table(*shapes.cost(studies)),
     **{f"tasks, {name}": (lambda studies, make=make: table(*make(studies))) for name, make in {
         "accuracy": tasks.accuracy, "by task": tasks.by_task, "by question": tasks.by_question,

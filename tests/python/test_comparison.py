@@ -85,7 +85,7 @@ class CompareTest(unittest.TestCase):
     def test_layers_are_those_of_every_trace(self):
         files = [self.file("one"), self.file("two")]
         other = kvsim.open_results(files[1]).load().isel(layer=[0])
-        with self.assertRaisesRegex(DataError, "two.h5: stream_error is of 1 layers, that of one.h5 of"):
+        with self.assertRaisesRegex(DataError, "two.h5: stream_error is of 1 layer, that of one.h5 of"):
             kvsim.compare("h2o", "snapkv", [files[0], other], metrics="stream_error")
 
     def test_shares_are_compared_by_difference(self):
