@@ -30,7 +30,7 @@ class FiguresTest(PlotTest):
         with (HERE / "losses/losses_summary.csv").open(newline="", encoding="utf-8") as file:
             rows = list(csv.reader(file))
         figure = losses.draw(rows)
-        style.say_log(figure)
+        style.save(figure, Path(self.folder, "losses.png"))   # places the names
         records = {name: record for record, name in losses.NAMES.items()}
         for ax, length in zip(figure.axes, ("short", "long"), strict=True):
             names = [records.get(text.get_text(), text.get_text()) for text in ax.texts]

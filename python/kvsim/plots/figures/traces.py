@@ -207,7 +207,7 @@ def draw(several, options, shown, policies, note):
 def text(mean, low, high, unit):
     if np.isnan(mean):
         return "undefined"
-    form = {"%": ".1f", "fraction": ".3f", "relative": ".3g"}[unit]   # no error is printed as 0.000
+    form = {"%": ".1f", "relative": ".3g"}.get(unit, ".3f")   # no error is printed as 0.000
     if np.isnan(low):
         return f"{mean:{form}}"
     return f"{mean:{form}} [{low:{form}}, {high:{form}}]"
