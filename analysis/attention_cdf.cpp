@@ -1,13 +1,6 @@
-#include "analysis/attention_cdf.hpp"
-
-#include <algorithm>
-#include <functional>
-#include <limits>
-#include <optional>
-
+#include "analysis/formulas.hpp"
 #include "analysis/measure.hpp"
-#include "analysis/summary.hpp"
-#include "sim/core/parallel.hpp"
+#include "analysis/statistics.hpp"
 
 namespace kvsim {
 
@@ -63,8 +56,7 @@ const DeclareMeasure measure(
      {"attention_cdf_p05", "layer share", "1",
       "attention held by the largest entries, percentile 5", "percentile 5 over heads and steps"}});
 
-class CdfMeasure : public Measure {
- public:
+struct CdfMeasure : Measure {
   using Measure::Measure;
 
   MeasureNeeds needs() const override { return {.attention_columns = run().info.total_len}; }

@@ -1,12 +1,7 @@
 #include "analysis/best_setting.hpp"
 
-#include <algorithm>
-#include <cmath>
-#include <numeric>
-
 #include "analysis/ranking.hpp"
-#include "analysis/summary.hpp"
-#include "analysis/undefined.hpp"
+#include "analysis/statistics.hpp"
 
 namespace kvsim {
 namespace {
@@ -137,10 +132,9 @@ const std::vector<Criterion>& criteria() {
 
 std::vector<std::string> judged_measures() {
   std::vector<std::string> measures;
-  for (const Criterion& criterion : criteria()) {
+  for (const Criterion& criterion : criteria())
     if (measures.empty() || measures.back() != criterion.variable)
       measures.push_back(criterion.variable);
-  }
   return measures;
 }
 
@@ -172,6 +166,24 @@ BestSetting best_setting(const std::vector<SettingSeries>& settings, int usual,
   result.gain = sign * (result.value - result.usual) + 0.0;  // no -0
   result.gain_interval = resamples.gain(result.best, other, sign);
   return result;
+}
+
+double least_cost(std::vector<CostPoint> points, double error) {
+  std::erase_if(points, [](const CostPoint& p) { return std::isnan(p.error) || p.cost <= 0; });
+  std::ranges::sort(points, [](const CostPoint& a, const CostPoint& b) {
+    return a.cost != b.cost ? a.cost < b.cost : a.error < b.error;
+  });
+  const CostPoint* before = nullptr;  // the best of those that cost less
+  for (const CostPoint& point : points) {
+    if (before != nullptr && point.error >= before->error) continue;
+    if (point.error <= error) {
+      if (before == nullptr || point.error <= 0) return point.cost;
+      const double along = std::log(before->error / error) / std::log(before->error / point.error);
+      return before->cost * std::pow(point.cost / before->cost, along);
+    }
+    before = &point;
+  }
+  return kUndefined;
 }
 
 }  // namespace kvsim

@@ -1,27 +1,20 @@
 #include "analysis/dataset.hpp"
 
-#include <cassert>
-#include <stdexcept>
-#include <utility>
-
 namespace kvsim {
-
 void Dataset::add_dimension(std::string name, int64_t size) {
   assert(!has_dimension(name));
   dimensions_.push_back({std::move(name), size});
 }
 
 bool Dataset::has_dimension(std::string_view name) const {
-  for (const Dimension& dimension : dimensions_) {
+  for (const Dimension& dimension : dimensions_)
     if (dimension.name == name) return true;
-  }
   return false;
 }
 
 int64_t Dataset::size(std::string_view dimension) const {
-  for (const Dimension& known : dimensions_) {
+  for (const Dimension& known : dimensions_)
     if (known.name == dimension) return known.size;
-  }
   throw std::logic_error("no dimension " + std::string(dimension));
 }
 
@@ -36,19 +29,17 @@ Variable& Dataset::add(Variable variable) {
   const size_t found = std::visit([](const auto& values) { return values.size(); },
                                   variable.values);
   if (found != expected) throw std::logic_error("values of " + variable.name + " do not fill it");
-  if (!index_.emplace(variable.name, variables_.size()).second) {
+  if (!index_.emplace(variable.name, variables_.size()).second)
     throw std::logic_error("variable " + variable.name + " exists already");
-  }
   return variables_.emplace_back(std::move(variable));
 }
 
 void Dataset::set_attribute(std::string name, AttributeValue value) {
-  for (Attribute& attribute : attributes_) {
+  for (Attribute& attribute : attributes_)
     if (attribute.name == name) {
       attribute.value = std::move(value);
       return;
     }
-  }
   attributes_.push_back({std::move(name), std::move(value)});
 }
 
@@ -68,9 +59,8 @@ Variable& Dataset::at(std::string_view variable) {
 }
 
 const AttributeValue* Dataset::attribute(std::string_view name) const {
-  for (const Attribute& known : attributes_) {
+  for (const Attribute& known : attributes_)
     if (known.name == name) return &known.value;
-  }
   return nullptr;
 }
 
@@ -85,9 +75,8 @@ Dataset::Place Dataset::locate(const Variable& variable,
     assert(index >= 0 && static_cast<size_t>(index) < size);
     offset = offset * size + static_cast<size_t>(index);
   }
-  for (; axis < variable.dims.size(); ++axis) {
+  for (; axis < variable.dims.size(); ++axis)
     length *= static_cast<size_t>(this->size(variable.dims[axis]));
-  }
   return {offset * length, length};
 }
 

@@ -1,12 +1,8 @@
 #pragma once
-#include <cstdint>
-#include <initializer_list>
-#include <span>
-#include <string>
-#include <string_view>
 #include <unordered_map>
 #include <variant>
-#include <vector>
+
+#include "sim/core/prelude.hpp"
 
 namespace kvsim {
 

@@ -1,25 +1,16 @@
-#include "analysis/drift.hpp"
-
-#include <algorithm>
-#include <limits>
-#include <numeric>
-#include <string>
-#include <vector>
-
-#include "analysis/key_norm.hpp"
+#include "analysis/formulas.hpp"
 #include "analysis/measure.hpp"
-#include "sim/backend/layer_work.hpp"
 #include "sim/policy/prepared_record.hpp"
-#include "sim/policy/row_consumer.hpp"
+#include "sim/policy/scoring.hpp"
 #include "sim/stages/indicator/indicator.hpp"
 
 namespace kvsim {
 
-Drift::Drift(std::vector<int64_t> best, int query_heads, int64_t rows)
+BestDrift::BestDrift(std::vector<int64_t> best, int query_heads, int64_t rows)
     : best_(std::move(best)), count_(best_.size(), Table<int64_t>(query_heads, rows)),
       sum_(best_.size(), Table<int64_t>(query_heads, rows)) {}
 
-void Drift::add(int query_head, int64_t row, std::span<const double> values) {
+void BestDrift::add(int query_head, int64_t row, std::span<const double> values) {
   std::vector<uint32_t> order(values.size());
   std::iota(order.begin(), order.end(), 0u);
   std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) {
@@ -32,13 +23,13 @@ void Drift::add(int query_head, int64_t row, std::span<const double> values) {
   }
 }
 
-double Drift::mean_position(size_t budget, int query_head, int64_t row) const {
+double BestDrift::mean_position(size_t budget, int query_head, int64_t row) const {
   const int64_t count = count_[budget](query_head, row);
   if (count == 0) return std::numeric_limits<double>::quiet_NaN();
   return static_cast<double>(sum_[budget](query_head, row)) / static_cast<double>(count);
 }
 
-PositionDrift Drift::drift(size_t budget, int query_head) const {
+PositionDrift BestDrift::drift(size_t budget, int query_head) const {
   const auto counts = count_[budget].row(query_head), sums = sum_[budget].row(query_head);
   PositionDrift drift(std::ssize(sums));
   for (size_t r = 0; r < sums.size(); ++r) drift.add(static_cast<int64_t>(r), counts[r], sums[r]);
@@ -56,9 +47,9 @@ int64_t adaptive_shift(const PositionDrift& drift, const Decimal& beta) {
 
 /// View of one layer by the observing queries of ReST-KV's window, row by row.
 struct WindowDynamics {
-  std::vector<Drift> drift;  ///< per indicator, [budget] inside
-  Table<double> map;         ///< [rows][parts of the prompt] output change, mean over heads and
-                             ///< the part's candidates; NaN where it has none
+  std::vector<BestDrift> drift;  ///< per indicator, [budget] inside
+  Table<double> map;             ///< [rows][parts of the prompt] output change, mean over heads and
+                                 ///< the part's candidates; NaN where it has none
 };
 
 /// Reads the window of `restkv` (policies.md 5.5) for the measure of drift.
@@ -89,8 +80,7 @@ namespace {
 constexpr const char* kRecord = "restkv";
 
 /// Feeds the rows of every query head to the drifts of the indicators, and adds them to the map.
-class WindowReader : public RowConsumer {
- public:
+struct WindowReader : RowConsumer {
   WindowReader(LayerWork& work, const Settings& settings, const Segment& part,
                const std::vector<Range>& parts, WindowDynamics& seen)
       : RowConsumer(part), work_(work), parts_(parts), seen_(seen) {
@@ -113,13 +103,12 @@ class WindowReader : public RowConsumer {
   void run(const AttentionBlock& block, int64_t first_row, int task) override {
     const int head = block.kv_head * block.heads + task;
     std::vector<double> row(static_cast<size_t>(segment().candidates.size()));
-    for (int64_t r = 0; r < block.rows; ++r) {
+    for (int64_t r = 0; r < block.rows; ++r)
       for (size_t k = 0; k < rows_.size(); ++k) {
         rows_[k]->row(block, task, r, segment().candidates, row);
         seen_.drift[k].add(head, first_row + r, row);
         if (k == 0) add_parts(row, heads_[static_cast<size_t>(head)].row(first_row + r));
       }
-    }
   }
   /// Heads are added in their order, whatever thread they were read by.
   void finish() {
@@ -178,7 +167,7 @@ const std::vector<int64_t>& DriftRows::positions() const { return segment().posi
 WindowDynamics DriftRows::of_layer(LayerWork& work) const {
   const int64_t rows = segment().rows();
   WindowDynamics seen;
-  seen.drift.assign(indicators().size(), Drift(best_, work.query_heads(), rows));
+  seen.drift.assign(indicators().size(), BestDrift(best_, work.query_heads(), rows));
   seen.map = Table<double>(rows, static_cast<int64_t>(parts_.size()));
   WindowReader reader(work, record_.settings, segment(), parts_, seen);
   run_consumers(work, {&reader});
@@ -218,8 +207,7 @@ const DeclareMeasure measure(
       "output change over queries and positions",
       "indicator output-change, mean over query heads and the part's candidates"}});
 
-class DriftMeasure : public Measure {
- public:
+struct DriftMeasure : Measure {
   explicit DriftMeasure(const MeasureRun& run)
       : Measure(run), rows_(run.info, run.options.layers, run.options.budgets,
                             measured_parts(run.info.prompt_len)) {}

@@ -1,13 +1,9 @@
 // How many entries attention is spread over: the perplexity exp(H) of its distribution over prompt
 // entries, with the full cache and within what was kept. A head with far fewer effective entries
 // than its budget has slots to spare for others; one with more must lose some.
-#include "analysis/effective_entries.hpp"
-
-#include <limits>
-
+#include "analysis/formulas.hpp"
 #include "analysis/measure.hpp"
-#include "analysis/summary.hpp"
-#include "sim/core/parallel.hpp"
+#include "analysis/statistics.hpp"
 
 namespace kvsim::measures::effective_entries {
 namespace {
@@ -22,8 +18,7 @@ const DeclareMeasure measure(
       "the same with p over the entries that are kept as slots of their own; NaN for policies that "
       "do not choose once (`per-step`, `reads`, `periodic`, `decode`)"}});
 
-class EffectiveEntries : public Measure {
- public:
+struct EffectiveEntries : Measure {
   using Measure::Measure;
 
   MeasureNeeds needs() const override { return {.attention_columns = run().info.prompt_len}; }

@@ -1,10 +1,5 @@
-#include "analysis/importance_correlation.hpp"
-
-#include <algorithm>
-#include <cmath>
-
+#include "analysis/formulas.hpp"
 #include "analysis/measure.hpp"
-#include "sim/core/parallel.hpp"
 
 namespace kvsim {
 namespace {
@@ -126,12 +121,11 @@ double importance_cosine(const Moments& all, const Moments& kept) {
 namespace kvsim::measures::importance_correlation {
 namespace {
 
-constexpr const char* kStep = "policy budget layer step";
 const DeclareMeasure measure(
     {.name = "importance_correlation", .place = 501},
-    {{"importance_pearson", kStep, "1", "correlation with the full cache",
+    {{"importance_pearson", kOverSteps, "1", "correlation with the full cache",
       "Pearson of I and I * [kept] over all heads and entries that could be dropped"},
-     {"importance_cosine", kStep, "1", "cosine with the full cache",
+     {"importance_cosine", kOverSteps, "1", "cosine with the full cache",
       "sqrt(sum of squares kept / sum of squares)"}});
 
 /// Replay plan of one set: every entry, for every KV head.
@@ -189,12 +183,11 @@ class LayerMoments {
       const int heads = outcome.kept->per_query_head ? 1 : work_.group_size();
       for (double& count : counts) count -= guarded * heads;
     }
-    if (scope_ == Scope::all) {
+    if (scope_ == Scope::all)
       for (size_t t = 0; t < counts.size(); ++t) {
         const int64_t position = info.query_position[static_cast<size_t>(info.first_step()) + t];
         counts[t] = static_cast<double>(work_.query_heads()) * static_cast<double>(position + 1);
       }
-    }
     return counts;
   }
   const std::vector<Moments>& of_handle(int handle) const {
@@ -217,8 +210,7 @@ class LayerMoments {
   std::vector<Moments> later_;              ///< [T], scope all only
 };
 
-class ImportanceCorrelation : public Measure {
- public:
+struct ImportanceCorrelation : Measure {
   using Measure::Measure;
 
   MeasureNeeds needs() const override { return {.epochs = true}; }

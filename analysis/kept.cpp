@@ -1,5 +1,4 @@
 // Kept entries, by number and by name.
-#include <algorithm>
 
 #include "analysis/measure.hpp"
 
@@ -27,8 +26,7 @@ const DeclareMeasure measure(
       VariableType::uint8, Needs{&kSaveKeep, &kQueryHeads},
       Flags{{0, "dropped"}, {1, "kept"}, {2, "merged"}}}});
 
-class Kept : public Measure {
- public:
+struct Kept : Measure {
   using Measure::Measure;
 
   void finish(const MeasuredLayer& layer, MeasureResults& results) override {

@@ -1,14 +1,6 @@
-#include "analysis/key_norm.hpp"
-
-#include <algorithm>
-#include <cmath>
-#include <numeric>
-#include <optional>
-
+#include "analysis/formulas.hpp"
 #include "analysis/measure.hpp"
 #include "analysis/statistics.hpp"
-#include "analysis/summary.hpp"
-#include "sim/core/parallel.hpp"
 
 namespace kvsim {
 
@@ -94,8 +86,7 @@ const DeclareMeasure measure(
      {"key_norm_attention_spearman", "layer head", "1",
       "rank correlation of key norm and later attention", "the same by ranks"}});
 
-class KeyNormMeasure : public Measure {
- public:
+struct KeyNormMeasure : Measure {
   using Measure::Measure;
 
   MeasureNeeds needs() const override { return {.attention_columns = run().info.prompt_len}; }

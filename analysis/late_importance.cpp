@@ -1,13 +1,6 @@
-#include "analysis/late_importance.hpp"
-
-#include <algorithm>
-#include <limits>
-#include <numeric>
-#include <optional>
-
+#include "analysis/formulas.hpp"
 #include "analysis/measure.hpp"
-#include "analysis/summary.hpp"
-#include "sim/core/parallel.hpp"
+#include "analysis/statistics.hpp"
 
 namespace kvsim {
 
@@ -67,15 +60,15 @@ LateImportance::Result LateImportance::result(size_t outcome) const {
 namespace kvsim::measures::late_importance {
 namespace {
 
-constexpr const char* kLayer = "policy budget layer";
 const DeclareMeasure measure(
     {.name = "late_importance", .place = 530, .whole = true},
-    {{"late_share", kLayer, "1", "dropped share of what later queries attend to most",
+    {{"late_share", kOverLayers, "1", "dropped share of what later queries attend to most",
       "share of a query's max(1, floor(0.2 n)) prompt entries of largest attention that were "
       "dropped, mean over heads and steps"},
-     {"late_share_chance", kLayer, "1", "late_share of random eviction",
+     {"late_share_chance", kOverLayers, "1", "late_share of random eviction",
       "dropped entries / n, mean over heads"},
-     {"late_recall", kLayer, "1", "share of dropped entries that some later query attends to most",
+     {"late_recall", kOverLayers, "1",
+      "share of dropped entries that some later query attends to most",
       "dropped entries that are among those of any step / dropped entries, mean over heads"}});
 
 std::vector<DroppedEntries> dropped_entries(const LayerReplay& replay, int64_t entries) {
@@ -95,8 +88,7 @@ std::vector<DroppedEntries> dropped_entries(const LayerReplay& replay, int64_t e
   return outcomes;
 }
 
-class LateMeasure : public Measure {
- public:
+struct LateMeasure : Measure {
   using Measure::Measure;
 
   MeasureNeeds needs() const override { return {.attention_columns = run().info.prompt_len}; }

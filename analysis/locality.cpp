@@ -1,14 +1,9 @@
-#include "analysis/locality.hpp"
-
 #include <Eigen/Core>
-#include <algorithm>
-#include <numeric>
-#include <optional>
 
+#include "analysis/formulas.hpp"
 #include "analysis/measure.hpp"
-#include "analysis/undefined.hpp"
-#include "sim/core/parallel.hpp"
-#include "sim/core/random.hpp"
+#include "analysis/statistics.hpp"
+#include "sim/core/numbers.hpp"
 
 namespace kvsim {
 namespace {
@@ -111,8 +106,7 @@ const DeclareMeasure measure(
      {"locality_permuted", kHead, "1", "the same for random orders of the steps",
       "mean of 20 orders"}});
 
-class LocalityMeasure : public Measure {
- public:
+struct LocalityMeasure : Measure {
   using Measure::Measure;
 
   MeasureNeeds needs() const override { return {.attention_columns = run().info.prompt_len}; }

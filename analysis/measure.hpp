@@ -1,21 +1,66 @@
 #pragma once
-#include <algorithm>
-#include <cstdint>
-#include <initializer_list>
-#include <map>
-#include <memory>
-#include <span>
-#include <string>
-#include <string_view>
-#include <vector>
-
 #include "analysis/dataset.hpp"
 #include "analysis/output_norms.hpp"
-#include "analysis/span_tokens.hpp"
-#include "analysis/study_options.hpp"
+#include "sim/policy/record.hpp"
 #include "sim/replay/layer_replay.hpp"
+#include "sim/replay/prefill.hpp"
 
 namespace kvsim {
+
+/// Records to replay, and variables to measure.
+struct StudyOptions {
+  std::vector<Record> records;  ///< typed order; equal ones collapse
+  std::vector<Budget> budgets;  ///< typed order; equal ones collapse
+  std::vector<int> layers;      ///< ascending
+  uint64_t seed = 0;
+
+  Scope scope = Scope::prompt;
+  Norm importance = Norm::l1;
+  double outlier = 0.5;
+  std::optional<int64_t> wo_steps;  ///< 0: all; not set: by shapes
+  int64_t horizon = 1;              ///< steps ahead that score estimates predict
+  std::set<std::string> metrics;    ///< variables on request
+  std::vector<std::string> span_complements;
+  bool per_head = false;
+  bool save_keep = false;
+
+  int64_t element_bytes = 2;
+  std::string equal_bytes;  ///< a form of a cache (equal_bytes.hpp); else budgets count entries
+  std::optional<double> bandwidth;  ///< bytes/s
+  std::optional<double> peak;       ///< flop/s
+
+  std::string command_line;  ///< for `history`
+};
+
+/// Kept entries of one head, ascending.
+using KeptEntries = std::vector<uint32_t>;
+
+/// The prompt tokens that one entry of the dimension `span` stands for.
+struct SpanTokens {
+  std::string name;
+  std::vector<Range> ranges;  ///< disjoint, ascending
+  bool labelled = true;       ///< a span of the trace, not a complement
+
+  int64_t tokens() const;
+};
+
+/// The spans of a trace, then `!NAME` for each name of `complements`: the prompt tokens outside
+/// NAME. An unknown name is bad data.
+std::vector<SpanTokens> span_tokens(const TraceInfo& info,
+                                    const std::vector<std::string>& complements);
+
+/// Share of the span's tokens that one head kept; NaN for an empty span.
+double keep_rate_of_head(const KeptEntries& kept, const SpanTokens& span);
+
+/// Mean of keep_rate_of_head over the heads (metrics.md 4).
+double keep_rate(const std::vector<KeptEntries>& heads, const SpanTokens& span);
+
+/// Share of all entries of the layer that is kept: what every span would have if eviction did not
+/// look at spans.
+double unbiased_rate(const std::vector<KeptEntries>& heads, int64_t prompt_len);
+
+/// Largest minus smallest keep rate over the labelled spans; `rates` belong to `spans`.
+double bias_spread(std::span<const double> rates, const std::vector<SpanTokens>& spans);
 
 /// A measure is one file in this folder: it declares its variables, says what it needs, sees what
 /// the study reads and replays, and writes rows of the results. It registers itself; nothing else
@@ -58,6 +103,11 @@ struct Beside {
 struct Known {
   VariableValues (*values)(const RunShape& run);
 };
+
+// Dimensions that many variables stand over.
+inline constexpr const char* kOverLayers = "policy budget layer";
+inline constexpr const char* kOverSteps = "policy budget layer step";
+inline constexpr const char* kOverHeadSteps = "policy budget layer head step";
 
 /// One variable of a results file, a row of its measure's table. Files, docs/results.md, joins and
 /// `--metric` read the declarations and nothing else. Dimensions are separated by blanks; one that
@@ -117,7 +167,6 @@ struct MeasureNeeds {
   bool epochs = false;          ///< every stretch of a periodic record: see_epoch()
 };
 
-/// One layer at work.
 struct MeasuredLayer {
   LayerWork& work;
   int64_t index = 0;  ///< along the dimension `layer`
@@ -273,5 +322,32 @@ struct RegisterMeasure {
                       }});
   }
 };
+
+/// All variables, coordinates first, then measure by measure.
+const std::vector<VariableDeclaration>& declared_variables();
+const VariableDeclaration& declared(std::string_view name);
+
+/// Names that `--metric` adds variables for: measures, and variables of none.
+std::vector<std::string> metrics_on_request();
+/// Every name that `--metric` takes: those, and all variables.
+std::vector<std::string> known_metrics();
+
+/// The variables of these metrics: a measure, or one of its variables, stands for all of them.
+std::set<std::string> variables_of(const std::set<std::string>& metrics);
+
+/// Is this variable written in a run whose options ask for variables by name?
+bool is_written(const VariableDeclaration& variable, const RunShape& run);
+
+/// Variables that some record of the run brings along: written unasked, but not in every run.
+std::set<std::string> variables_brought(const RunShape& run);
+
+/// A variable as declared over the dimensions of the dataset, filled with "undefined": NaN for
+/// reals, 255 for flags, 0 for integers.
+Variable make_variable(const VariableDeclaration& declaration, const Dataset& dataset);
+
+/// Every variable with name, dimensions, type, unit, meaning, definition and when it is written.
+std::string variables_json();
+/// The text of docs/results.md.
+std::string variables_markdown();
 
 }  // namespace kvsim

@@ -1,33 +1,18 @@
 #include "analysis/memory_model.hpp"
 
-#include <algorithm>
-#include <cmath>
-#include <iterator>
-#include <map>
-#include <numeric>
-#include <optional>
-
 #include "analysis/measure.hpp"
-#include "analysis/undefined.hpp"
+#include "analysis/statistics.hpp"
 #include "sim/policy/prepared_record.hpp"
 #include "sim/stages/indicator/indicator.hpp"
 #include "sim/stages/merge/merge.hpp"
-#include "sim/stages/merge/votes.hpp"
-#include "sim/stages/quantize/quantize.hpp"
-#include "sim/stages/schedule/schedule.hpp"
 
 namespace kvsim {
 namespace {
 
-constexpr double kLengthBytes = 4;    // the length of one ragged KV head
-constexpr int64_t kGroupBits = 32;    // step and lowest value of one group, 16 bits each
-constexpr int64_t kOutlierBits = 32;  // a value and its place, 16 bits each
-constexpr int64_t kLevelBits = 16;
+constexpr double kLengthBytes = 4;  // the length of one ragged KV head
 
-double quantized_bytes(const QuantizedHead& head, int64_t numbers, int64_t element_bytes) {
-  const int64_t bits = (head.numbers - head.outliers) * head.bits + head.groups * kGroupBits +
-                       head.outliers * kOutlierBits + head.levels * kLevelBits +
-                       (numbers - head.numbers) * 8 * element_bytes;
+double quantized_bytes(const QuantizedCount& head, int64_t numbers, int64_t element_bytes) {
+  const int64_t bits = head.bits + (numbers - head.numbers) * 8 * element_bytes;
   return static_cast<double>((bits + 7) / 8);
 }
 
@@ -67,7 +52,7 @@ std::vector<HeldSlots> slots_per_kv_head(const KeptSets& kept, int group_size) {
 }
 
 void MemoryModel::add_layer(const CacheShape& shape, const KeptSets& kept,
-                            const std::vector<QuantizedHead>& quantized, double side_bytes,
+                            const std::vector<QuantizedCount>& quantized, double side_bytes,
                             const Growth& growth) {
   const std::vector<HeldSlots> held = slots_per_kv_head(kept, shape.group_size);
   std::vector<int64_t> slots, stored;
@@ -173,20 +158,14 @@ double roofline_time(double bytes, double flops, double bandwidth, double peak) 
 namespace {
 
 /// Effect of quantisation on each owner's slots; empty when nothing is quantised.
-std::vector<QuantizedHead> quantized_heads(const LayerWork& work, const KeptSets& sets,
-                                           const Settings& settings) {
+std::vector<QuantizedCount> quantized_heads(const LayerWork& work, const KeptSets& sets,
+                                            const Settings& settings) {
   const Quantize& rounding = quantizer(settings);
-  std::vector<QuantizedHead> heads;
+  std::vector<QuantizedCount> heads;
   if (!rounding.changes_entries()) return heads;
-  for (const auto& owner : sets.owners) {
-    const QuantizedCount count = rounding.count(settings, static_cast<int64_t>(owner.size()),
-                                                work.trace().k.dim(2), work.value_dim());
-    heads.push_back({.numbers = count.numbers,
-                     .groups = count.groups,
-                     .bits = static_cast<int>(settings.count(keys::quant_bits)),
-                     .outliers = count.outliers,
-                     .levels = count.levels});
-  }
+  for (const auto& owner : sets.owners)
+    heads.push_back(rounding.count(settings, static_cast<int64_t>(owner.size()),
+                                   work.trace().k.dim(2), work.value_dim()));
   return heads;
 }
 
@@ -264,8 +243,7 @@ const DeclareMeasure measure(
      {"bytes_grouped", kCell, "bytes", "memory with one tensor per layer",
       "sum over layers of Hkv * largest head's slots * (d + dv) * --element-bytes"},
      {"bytes_quantized", kCell, "bytes", "memory when quantised",
-      "codes, 32 bits per group, and the rest at --element-bytes; NaN for policies that do not "
-      "quantise",
+      "codes, scales, and the rest at --element-bytes; NaN for policies that do not quantise",
       Needs{&kQuantizes}},
      {"bytes_side", kCell, "bytes", "memory of votes, biases, estimates and bounds of pages",
       "4 per vote, 4 g per bias, 4 per estimate; with indicator=page-bound 2 d * --element-bytes / "
@@ -296,8 +274,7 @@ const DeclareMeasure measure(
      {"decode_speedup", kCell, "1", "speed-up of one decode step by the roofline",
       "decode time of the full cache / of the compressed one; an upper bound", Needs{&kRoofline}}});
 
-class Memory : public Measure {
- public:
+struct Memory : Measure {
   using Measure::Measure;
 
   void finish(const MeasuredLayer& layer, MeasureResults& /*results*/) override {

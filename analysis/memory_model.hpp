@@ -1,11 +1,7 @@
 #pragma once
-#include <cstdint>
-#include <optional>
-#include <vector>
-
-#include "sim/backend/layer_work.hpp"
+#include "sim/backend/backend.hpp"
 #include "sim/core/kept_sets.hpp"
-#include "sim/stages/settings.hpp"
+#include "sim/stages/stages.hpp"
 
 namespace kvsim {
 
@@ -18,15 +14,6 @@ struct CacheShape {
   int64_t prompt_len = 0;     ///< n
   int64_t element_bytes = 2;  ///< e
   int64_t latent_size = 0;    ///< numbers of a token's latent; 0: none that could hold these slots
-};
-
-/// Slots of one head as quantisation left them.
-struct QuantizedHead {
-  int64_t numbers = 0;   ///< quantised numbers, keys and values
-  int64_t groups = 0;    ///< groups with a step and a lowest value each
-  int bits = 0;          ///< per number
-  int64_t outliers = 0;  ///< of the numbers: those stored with 16 bits, and 16 for their place
-  int64_t levels = 0;    ///< fitted levels of 16 bits
 };
 
 /// Memory of a compressed cache over all layers of the run (metrics.md 9).
@@ -81,7 +68,7 @@ class MemoryModel {
   /// `quantized`: one per owner of `kept`, or empty when nothing is quantised. `side_bytes`: of the
   /// votes, biases and estimates of one slot.
   void add_layer(const CacheShape& shape, const KeptSets& kept,
-                 const std::vector<QuantizedHead>& quantized, double side_bytes = 0,
+                 const std::vector<QuantizedCount>& quantized, double side_bytes = 0,
                  const Growth& growth = {});
   MemoryUse use() const;
 

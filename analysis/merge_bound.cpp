@@ -1,16 +1,9 @@
-#include "analysis/merge_bound.hpp"
-
 #include <Eigen/Core>
-#include <algorithm>
-#include <cmath>
-#include <map>
-#include <tuple>
 
+#include "analysis/formulas.hpp"
 #include "analysis/measure.hpp"
-#include "analysis/summary.hpp"
-#include "sim/core/log_sum.hpp"
-#include "sim/core/parallel.hpp"
-#include "sim/core/slot_change.hpp"
+#include "analysis/statistics.hpp"
+#include "sim/core/numbers.hpp"
 #include "sim/stages/merge/merge.hpp"
 
 namespace kvsim {
@@ -234,8 +227,7 @@ std::vector<std::string> bounds_of(const Settings& settings, int heads) {
   return chosen<Merge>(settings).bounds(heads);
 }
 
-class MergeBounds : public Measure {
- public:
+struct MergeBounds : Measure {
   using Measure::Measure;
 
   MeasureNeeds needs() const override { return {.pairs = true}; }

@@ -1,44 +1,39 @@
 // Effect of merging on the attention (metrics.md 3).
-#include <algorithm>
-
+#include "analysis/formulas.hpp"
 #include "analysis/measure.hpp"
-#include "analysis/retained.hpp"
-#include "analysis/summary.hpp"
+#include "analysis/statistics.hpp"
 
 namespace kvsim::measures::merging {
 namespace {
 
-constexpr const char* kStep = "policy budget layer step";
-constexpr const char* kLayer = "policy budget layer";
 const DeclareMeasure measure(
     {.name = "merging", .place = 420, .when = &kMerges},
-    {{"represented_importance", kStep, "1", "importance of kept and merged entries",
+    {{"represented_importance", kOverSteps, "1", "importance of kept and merged entries",
       "retained_importance with the entries counted in that are part of another's slot"},
-     {"attention_sag", kStep, "1", "attention sag",
+     {"attention_sag", kOverSteps, "1", "attention sag",
       "sum over merged slots of (attention of their entries in the full cache - attention of the "
       "slot), mean over query heads; positive: the slots lost attention; 0 without merged slots"},
-     {"attention_shift", kStep, "1", "attention shift",
+     {"attention_shift", kOverSteps, "1", "attention shift",
       "the same with absolute values of the brackets"},
-     {"dropped_attention", kStep, "1", "attention on dropped entries",
+     {"dropped_attention", kOverSteps, "1", "attention on dropped entries",
       "attention of the full cache on entries that no slot holds, mean over query heads"},
-     {"log_mass_defect", kStep, "nat", "log-mass defect",
+     {"log_mass_defect", kOverSteps, "nat", "log-mass defect",
       "log-weight + logit of a merged slot - log-sum-exp of its entries' logits, mean over heads "
       "and merged slots; NaN without any"},
-     {"log_mass_defect_p01", kLayer, "nat", "log-mass defect, percentile 1",
+     {"log_mass_defect_p01", kOverLayers, "nat", "log-mass defect, percentile 1",
       "percentile 1 over heads, merged slots and steps"},
-     {"log_mass_defect_p99", kLayer, "nat", "log-mass defect, percentile 99",
+     {"log_mass_defect_p99", kOverLayers, "nat", "log-mass defect, percentile 99",
       "percentile 99 over heads, merged slots and steps"},
-     {"merge_count", kLayer, "count", "merged slots",
+     {"merge_count", kOverLayers, "count", "merged slots",
       "slots that hold two or more entries, after the last compression"},
-     {"zip_undefined", kLayer, "count", "merges with an undefined scale",
+     {"zip_undefined", kOverLayers, "count", "merges with an undefined scale",
       "merges at which KeepKV Eq. 7 divides by nothing; its scale is 1 there"},
-     {"zip_scale_p01", kLayer, "1", "scale of a merged key, percentile 1",
+     {"zip_scale_p01", kOverLayers, "1", "scale of a merged key, percentile 1",
       "percentile 1 of f in KeepKV Eq. 7; NaN for other merges"},
-     {"zip_scale_p99", kLayer, "1", "scale of a merged key, percentile 99",
+     {"zip_scale_p99", kOverLayers, "1", "scale of a merged key, percentile 99",
       "percentile 99 of f in KeepKV Eq. 7; NaN for other merges"}});
 
-class Merging : public Measure {
- public:
+struct Merging : Measure {
   using Measure::Measure;
 
   void start(const MeasuredLayer& layer) override {
@@ -106,3 +101,81 @@ const RegisterMeasure<Merging> registered(measure);
 
 }  // namespace
 }  // namespace kvsim::measures::merging
+
+namespace kvsim::measures::slot_changes {
+namespace {
+
+const DeclareMeasure measure(
+    {.name = "slot_changes", .place = 570},
+    {{"value_part", kOverSteps, "model units", "change by a merged slot's value",
+      "‖a' (v^ - v_M)‖: a' attention on the slot alone in the place of its entries in the full "
+      "cache, v^ its value, v_M its entries' mean by exp(logit); before W_O, mean over heads and "
+      "merged slots; NaN without any"},
+     {"mass_part", kOverSteps, "model units", "change by a merged slot's mass",
+      "‖(a' - a)(v_M - v_rest)‖: a attention on the slot's entries, v_rest the mean value of "
+      "everything else (a sink counts as value 0); otherwise as value_part"}});
+
+struct SlotChanges : Measure {
+  using Measure::Measure;
+
+  MeasureNeeds needs() const override { return {.slot_changes = true}; }
+  void start(const MeasuredLayer& layer) override {
+    value_ = mass_ = StepSeries(layer.replay.count(), run().info.steps());
+  }
+  void see(const StepBlock& block, const OutcomeBlock& view) override {
+    if (view.merges == nullptr) return;
+    const auto values = value_.part(view.outcome, block.first_step, block.steps);
+    const auto masses = mass_.part(view.outcome, block.first_step, block.steps);
+    for (int64_t s = 0; s < block.steps; ++s) {
+      values[static_cast<size_t>(s)] = view.merges->value_part(s);
+      masses[static_cast<size_t>(s)] = view.merges->mass_part(s);
+    }
+  }
+  void finish(const MeasuredLayer& layer, MeasureResults& results) override {
+    layer.for_each_cell([&](ReplayCell cell, size_t o) {
+      results.copy("value_part", {cell.record, cell.budget, layer.index}, value_[o]);
+      results.copy("mass_part", {cell.record, cell.budget, layer.index}, mass_[o]);
+    });
+  }
+
+ private:
+  StepSeries value_, mass_;
+};
+const RegisterMeasure<SlotChanges> registered(measure);
+
+}  // namespace
+}  // namespace kvsim::measures::slot_changes
+
+namespace kvsim::measures::quantization_error {
+namespace {
+
+const DeclareMeasure measure(
+    {.name = "quantization_error", .place = 410, .when = &kAlways},
+    {{"quantization_error", "policy budget layer step", "1",
+      "quantisation's part of the output error",
+      "‖sum over heads of (z^ - z^ without quantising) W‖ / ‖sum over heads of z W‖: what is added "
+      "to the error of the same slots unrounded; NaN for policies that do not quantise",
+      Needs{&kQuantizes}},
+     {"quantization_error_mean", "policy budget layer", "1", "mean quantisation error",
+      "mean over the evaluated steps", Needs{&kQuantizes}}});
+
+struct QuantizationError : Measure {
+  using Measure::Measure;
+
+  MeasureNeeds needs() const override { return {.rounding_norms = true}; }
+  void finish(const MeasuredLayer& layer, MeasureResults& results) override {
+    layer.for_each_cell([&](ReplayCell cell, size_t o) {
+      const Record& record = run().options.records[static_cast<size_t>(cell.record)];
+      if (!quantizer(record.settings).changes_entries()) return;
+      std::vector<double> relative(layer.norms.rounding(o).size());
+      relative_errors(layer.norms.rounding(o), layer.norms.full(), relative);
+      results.copy("quantization_error", {cell.record, cell.budget, layer.index}, relative);
+      results.set("quantization_error_mean", {cell.record, cell.budget, layer.index},
+                  mean(relative));
+    });
+  }
+};
+const RegisterMeasure<QuantizationError> registered(measure);
+
+}  // namespace
+}  // namespace kvsim::measures::quantization_error

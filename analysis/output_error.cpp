@@ -1,11 +1,6 @@
-#include "analysis/output_error.hpp"
-
-#include <algorithm>
-#include <limits>
-#include <numeric>
-
+#include "analysis/formulas.hpp"
 #include "analysis/measure.hpp"
-#include "analysis/summary.hpp"
+#include "analysis/statistics.hpp"
 
 namespace kvsim {
 
@@ -28,9 +23,8 @@ int64_t undefined_errors(std::span<const double> error, std::span<const double> 
 std::vector<int64_t> evaluated_steps(int64_t steps, int64_t count) {
   if (count == 0) count = steps;
   std::vector<int64_t> chosen(static_cast<size_t>(std::min(count, steps)));
-  for (size_t k = 0; k < chosen.size(); ++k) {
+  for (size_t k = 0; k < chosen.size(); ++k)
     chosen[k] = static_cast<int64_t>(k) * steps / std::min(count, steps);
-  }
   return chosen;
 }
 
@@ -39,39 +33,36 @@ std::vector<int64_t> evaluated_steps(int64_t steps, int64_t count) {
 namespace kvsim::measures::output_error {
 namespace {
 
-constexpr const char* kStep = "policy budget layer step";
-constexpr const char* kLayer = "policy budget layer";
 const DeclareMeasure measure(
     {.name = "output_error", .place = 200},
-    {{"output_error", kStep, "1", "relative error of the layer's output",
+    {{"output_error", kOverSteps, "1", "relative error of the layer's output",
       "‖sum over heads of (z^ - z) W‖ / ‖sum over heads of z W‖; NaN at steps that --wo-steps "
       "leaves out",
       When{&kAlways}},
-     {"output_error_mean", kLayer, "1", "mean output error", "mean over the evaluated steps",
+     {"output_error_mean", kOverLayers, "1", "mean output error", "mean over the evaluated steps",
       When{&kAlways}},
-     {"output_error_max", kLayer, "1", "worst output error", "maximum over the evaluated steps",
-      When{&kAlways}},
-     {"output_error_p99", kLayer, "1", "output error, percentile 99",
+     {"output_error_max", kOverLayers, "1", "worst output error",
+      "maximum over the evaluated steps", When{&kAlways}},
+     {"output_error_p99", kOverLayers, "1", "output error, percentile 99",
       "percentile 99 over the evaluated steps", When{&kAlways}},
-     {"output_error_undefined", kLayer, "count", "steps with undefined output error",
+     {"output_error_undefined", kOverLayers, "count", "steps with undefined output error",
       "evaluated steps with an error although the full cache's output is 0", When{&kAlways}},
-     {"residual_error", kStep, "1", "error relative to the residual stream",
+     {"residual_error", kOverSteps, "1", "error relative to the residual stream",
       "‖sum over heads of (z^ - z) W‖ / norm of the residual stream that enters the layer",
       Needs{&kResidualNorm}, When{&kAlways}},
-     {"residual_error_mean", kLayer, "1", "mean residual error", "mean over the evaluated steps",
-      Needs{&kResidualNorm}, When{&kAlways}},
-     {"residual_error_max", kLayer, "1", "worst residual error", "maximum over the evaluated steps",
-      Needs{&kResidualNorm}, When{&kAlways}},
-     {"residual_error_p99", kLayer, "1", "residual error, percentile 99",
+     {"residual_error_mean", kOverLayers, "1", "mean residual error",
+      "mean over the evaluated steps", Needs{&kResidualNorm}, When{&kAlways}},
+     {"residual_error_max", kOverLayers, "1", "worst residual error",
+      "maximum over the evaluated steps", Needs{&kResidualNorm}, When{&kAlways}},
+     {"residual_error_p99", kOverLayers, "1", "residual error, percentile 99",
       "percentile 99 over the evaluated steps", Needs{&kResidualNorm}, When{&kAlways}},
-     {"output_error_absolute", kStep, "model units", "error of the layer's output",
+     {"output_error_absolute", kOverSteps, "model units", "error of the layer's output",
       "the numerator of output_error"},
      {"output_error_head", "policy budget layer head step", "1",
       "relative error of a head's output", "‖(z^ - z) W‖ / ‖z W‖ of one head, every step",
       Needs{&kPerHead}, When{&kAlways}}});
 
-class OutputError : public Measure {
- public:
+struct OutputError : Measure {
   using Measure::Measure;
 
   MeasureNeeds needs() const override { return {.head_norms = run().options.per_head}; }

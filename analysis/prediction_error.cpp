@@ -1,14 +1,8 @@
-#include "analysis/prediction_error.hpp"
-
-#include <algorithm>
-#include <bit>
-#include <cmath>
 #include <deque>
-#include <memory>
 
+#include "analysis/formulas.hpp"
 #include "analysis/measure.hpp"
-#include "analysis/undefined.hpp"
-#include "sim/core/parallel.hpp"
+#include "analysis/statistics.hpp"
 
 namespace kvsim {
 namespace {
@@ -83,8 +77,7 @@ class Predictor {
 };
 
 /// S <- a S + (1-a) s over the true sum of its weights (KeepKV Eq. 8).
-class MovingAverage : public Predictor {
- public:
+struct MovingAverage : Predictor {
   explicit MovingAverage(double decay) : decay_(decay) {}
   void see(std::span<const double> row) override {
     sum_.resize(row.size(), 0.0);
@@ -104,8 +97,7 @@ class MovingAverage : public Predictor {
 };
 
 /// Mean of the newest rows; of all of them when `most` is 0.
-class NewestRows : public Predictor {
- public:
+struct NewestRows : Predictor {
   explicit NewestRows(size_t most) : most_(most) {}
   void see(std::span<const double> row) override {
     if (most_ == 0) {
@@ -163,7 +155,7 @@ class Judge {
   }
   void see(const ScoreRows& rows) {
     std::vector<double> now(static_cast<size_t>(rows.columns));
-    for (int64_t x = 0; x < rows.heads; ++x) {
+    for (int64_t x = 0; x < rows.heads; ++x)
       for (int64_t r = 0; r < rows.rows; ++r) {
         const auto scores = rows.row(x, r);
         const double factor = of_attention_ ? rows.shrink[static_cast<size_t>(x * rows.rows + r)]
@@ -172,7 +164,6 @@ class Judge {
         step(heads_[static_cast<size_t>(x)], rows.block->positions[static_cast<size_t>(r)], now,
              rows.block->attention_row(static_cast<int>(x), r));
       }
-    }
   }
   PredictionError result() const {
     return {errors_.percentile(50), errors_.trimmed_mean(kTrimmed),
@@ -320,8 +311,7 @@ const DeclareMeasure measure(
      {"prediction_error_weighted_mean", kPrediction, "1",
       "error of predicted scores, weighted mean", "mean weighted by A at t+d"}});
 
-class PredictionErrors : public Measure {
- public:
+struct PredictionErrors : Measure {
   using Measure::Measure;
 
   void finish(const MeasuredLayer& layer, MeasureResults& results) override {

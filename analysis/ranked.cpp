@@ -1,14 +1,9 @@
-// What a policy really held at each budget, and whether that lets it be ranked (metrics.md 6).
-#include <algorithm>
-#include <cmath>
-#include <limits>
+// Entries that a policy really held at each budget, and whether that lets it be ranked (metrics.md
+// 6).
 
 #include "analysis/measure.hpp"
 #include "analysis/ranking.hpp"
 #include "sim/policy/prepared_record.hpp"
-#include "sim/stages/common_keys.hpp"
-#include "sim/stages/queries/queries.hpp"
-#include "sim/stages/schedule/schedule.hpp"
 
 namespace kvsim::measures::ranked {
 namespace {
@@ -39,8 +34,7 @@ const DeclareMeasure measure(
             {4, "holds_more"},
             {5, "holds_less"}}}});
 
-class Ranked : public Measure {
- public:
+struct Ranked : Measure {
   using Measure::Measure;
 
   void finish_run(MeasureResults& results) override {

@@ -1,10 +1,6 @@
 #include "analysis/ranking.hpp"
 
-#include <algorithm>
-#include <cmath>
-
-#include "analysis/summary.hpp"
-#include "analysis/undefined.hpp"
+#include "analysis/statistics.hpp"
 
 namespace kvsim {
 namespace {
@@ -38,7 +34,7 @@ double most_common(const Contest& contest) {
   return found;
 }
 
-/// Who is ranked: at the budget, or alike below it.
+/// Policies that are ranked: at the budget, or alike below it.
 std::vector<bool> ranked(const Contest& contest, Standing& ranking) {
   const size_t count = contest.series.size();
   std::vector<bool> found(count);

@@ -1,9 +1,4 @@
 #pragma once
-#include <cstdint>
-#include <span>
-#include <string>
-#include <vector>
-
 #include "analysis/dataset.hpp"
 #include "analysis/statistics.hpp"
 
@@ -26,7 +21,7 @@ inline constexpr double kHeldAlike = 0.05;
 /// `held`: over what the budget gives.
 Unranked unranked_by(double held);
 
-/// What a policy holds at one of its own budgets, and its numbers there.
+/// Entries that a policy holds at one of its own budgets, and its numbers there.
 struct Point {
   double held = 0;  ///< over what the budget of the contest gives; NaN: unknown
   std::vector<double> series;
@@ -61,7 +56,7 @@ struct Standing {
   std::vector<Bounded> equal_bytes;
   std::vector<Bounded> equal_bytes_differences;  ///< from the best
   int64_t best = -1;  ///< the first of those marked so; -1: none is ranked
-  /// What the ranked hold over what the budget gives: 1, unless none holds that.
+  /// Entries that the ranked hold over what the budget gives: 1, unless none holds that.
   double held = 1;
 };
 
@@ -81,5 +76,48 @@ Bounded difference(std::span<const double> values, std::span<const double> other
 /// Of a results file; Unranked::ranked and NaN where it does not say.
 Unranked unranked(const Dataset& results, int64_t policy, int64_t budget);
 double held_of_budget(const Dataset& results, int64_t policy, int64_t budget);
+
+/// A policy that does not hold what a budget gives, at what it gives: between its own budgets
+/// (at_share()).
+struct AtEqualBytes {
+  int64_t policy = 0;
+  int64_t budget = 0;
+  double value = 0;
+  Bounded ratio;  ///< to the least error at this budget
+};
+
+/// How the policies of one results file compare: by stream error, or, of a closed loop, by what the
+/// model lost (metrics.md 6).
+struct Verdict {
+  /// Policies by their error over the least at each budget, geometric mean; then those that are
+  /// ranked at no budget, then those that stand apart.
+  std::vector<int64_t> order;
+  /// [policy]: sees what comes, loses nothing at any budget, or scores all entries alike. Ranks no
+  /// one and is ranked by no one.
+  std::vector<bool> apart;
+  std::vector<std::vector<Mark>> marks;  ///< [policy][budget]
+  std::vector<double> held;  ///< [budget]: what the ranked hold over what the budget gives
+  std::vector<AtEqualBytes> at_equal_bytes;
+
+  const AtEqualBytes* equal_bytes(int64_t policy, int64_t budget) const;  ///< null: nowhere
+};
+
+/// The summary that policies are judged by: of the loss where the file has one, else of the stream
+/// error; null without either.
+const char* judged_by(const Dataset& results);
+
+/// Empty `order` when the file has neither stream errors nor losses.
+Verdict verdict(const Dataset& results);
+
+/// How the best, and what is not told apart from it, are marked on a terminal and in a paper.
+inline constexpr const char* kTerminalMarks = "* least at its budget; ~ not told apart from it";
+inline constexpr const char* kPaperMarks = "bold: least at its budget; †: not told apart from it";
+
+/// How to read order and marks, one line each: what they are of, who is not ranked and why.
+std::string verdict_text(const Dataset& results, const Verdict& verdict,
+                         const char* marks = kTerminalMarks);
+
+/// Advice: a policy for each budget, and what to try next; empty when nothing is ranked.
+std::string advice(const Dataset& results, const Verdict& verdict);
 
 }  // namespace kvsim

@@ -1,14 +1,6 @@
-#include "analysis/regret.hpp"
-
-#include <algorithm>
-#include <cmath>
-#include <limits>
-#include <numeric>
-
+#include "analysis/formulas.hpp"
 #include "analysis/measure.hpp"
-#include "analysis/retained.hpp"
-#include "analysis/summary.hpp"
-#include "sim/core/parallel.hpp"
+#include "analysis/statistics.hpp"
 
 namespace kvsim {
 namespace {
@@ -90,9 +82,8 @@ double minmax_bound(const ImportanceGains& gains, int64_t budget) {
     double sum = 0;
     for (size_t t = 0; t < steps; ++t) {
       double rho = gains.base[t];
-      for (int64_t owner = 0; owner < shares.rows(); ++owner) {
+      for (int64_t owner = 0; owner < shares.rows(); ++owner)
         rho += shares(owner, static_cast<int64_t>(t));
-      }
       value += mu[t] * rho;
       mu[t] *= std::exp(-kRate * rho);
       sum += mu[t];
@@ -118,8 +109,7 @@ const DeclareMeasure measure(
      {"regret_step", "policy budget layer step", "1", "regret against the best choice of each step",
       "retained_importance of oracle-step minus the policy's", Beside{kBestPerStep}}});
 
-class Regret : public Measure {
- public:
+struct Regret : Measure {
   using Measure::Measure;
 
   void start(const MeasuredLayer& layer) override {
@@ -168,8 +158,7 @@ const DeclareMeasure measure(
 
 /// The bound belongs to a budget and to who owns a set (KV heads or query heads), not to a policy.
 /// It is about static sets of the prompt: what periodic or decoding records keep has none.
-class MinmaxBound : public Measure {
- public:
+struct MinmaxBound : Measure {
   using Measure::Measure;
 
   void start(const MeasuredLayer& /*layer*/) override {

@@ -1,12 +1,6 @@
-#include "analysis/retained.hpp"
-
-#include <algorithm>
-#include <cmath>
-#include <limits>
-#include <vector>
-
+#include "analysis/formulas.hpp"
 #include "analysis/measure.hpp"
-#include "analysis/summary.hpp"
+#include "analysis/statistics.hpp"
 
 namespace kvsim {
 
@@ -39,9 +33,8 @@ void retained_of_head(const Table<double>& kept, const Table<double>& total, int
 
 double outlier_count(std::span<const double> retained_importance, double threshold) {
   const auto undefined = [](double value) { return std::isnan(value); };
-  if (std::all_of(retained_importance.begin(), retained_importance.end(), undefined)) {
+  if (std::all_of(retained_importance.begin(), retained_importance.end(), undefined))
     return std::numeric_limits<double>::quiet_NaN();
-  }
   return static_cast<double>(std::count_if(retained_importance.begin(), retained_importance.end(),
                                            [&](double value) { return value < threshold; }));
 }
@@ -51,31 +44,28 @@ double outlier_count(std::span<const double> retained_importance, double thresho
 namespace kvsim::measures::retained {
 namespace {
 
-constexpr const char* kStep = "policy budget layer step";
-constexpr const char* kLayer = "policy budget layer";
-constexpr const char* kHeadStep = "policy budget layer head step";
 const DeclareMeasure measure(
     {.name = "retained", .place = 100, .when = &kAlways},
-    {{"retained_importance", kStep, "1", "retained importance",
+    {{"retained_importance", kOverSteps, "1", "retained importance",
       "share of the importance I = A * ‖v W‖, summed over query heads, that falls on kept entries"},
-     {"retained_attention", kStep, "1", "retained attention", "the same with I = A"},
-     {"retained_importance_mean", kLayer, "1", "mean retained importance", "mean over steps"},
-     {"retained_importance_min", kLayer, "1", "worst retained importance", "minimum over steps"},
-     {"retained_importance_p01", kLayer, "1", "retained importance, percentile 1",
+     {"retained_attention", kOverSteps, "1", "retained attention", "the same with I = A"},
+     {"retained_importance_mean", kOverLayers, "1", "mean retained importance", "mean over steps"},
+     {"retained_importance_min", kOverLayers, "1", "worst retained importance",
+      "minimum over steps"},
+     {"retained_importance_p01", kOverLayers, "1", "retained importance, percentile 1",
       "percentile 1 over steps"},
-     {"retained_attention_mean", kLayer, "1", "mean retained attention", "mean over steps"},
-     {"retained_attention_min", kLayer, "1", "worst retained attention", "minimum over steps"},
-     {"retained_attention_p01", kLayer, "1", "retained attention, percentile 1",
+     {"retained_attention_mean", kOverLayers, "1", "mean retained attention", "mean over steps"},
+     {"retained_attention_min", kOverLayers, "1", "worst retained attention", "minimum over steps"},
+     {"retained_attention_p01", kOverLayers, "1", "retained attention, percentile 1",
       "percentile 1 over steps"},
-     {"outlier_count", kLayer, "count", "steps with low retained importance",
+     {"outlier_count", kOverLayers, "count", "steps with low retained importance",
       "number of steps whose retained importance is below --outlier (0.5)"},
-     {"retained_importance_head", kHeadStep, "1", "retained importance of a query head",
+     {"retained_importance_head", kOverHeadSteps, "1", "retained importance of a query head",
       "the ratio of one head", Needs{&kPerHead}},
-     {"retained_attention_head", kHeadStep, "1", "retained attention of a query head",
+     {"retained_attention_head", kOverHeadSteps, "1", "retained attention of a query head",
       "the ratio of one head", Needs{&kPerHead}}});
 
-class Retained : public Measure {
- public:
+struct Retained : Measure {
   using Measure::Measure;
 
   void start(const MeasuredLayer& layer) override {

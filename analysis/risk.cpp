@@ -1,22 +1,8 @@
-#include "analysis/risk.hpp"
-
-#include <algorithm>
-#include <cmath>
-#include <numeric>
-#include <optional>
-#include <vector>
-
+#include "analysis/formulas.hpp"
 #include "analysis/measure.hpp"
 #include "analysis/statistics.hpp"
-#include "analysis/summary.hpp"
-#include "analysis/undefined.hpp"
-#include "sim/backend/layer_work.hpp"
-#include "sim/core/parallel.hpp"
 #include "sim/policy/prepared_record.hpp"
 #include "sim/policy/scoring.hpp"
-#include "sim/stages/prior/prior.hpp"
-#include "sim/stages/queries/queries.hpp"
-#include "sim/stages/weight/weight.hpp"
 
 namespace kvsim {
 namespace {
@@ -209,8 +195,7 @@ const DeclareMeasure measure(
      {"risk_estimate", "layer estimator sample", "model units",
       "estimated risk of the same entries", "the score of the estimator's record"}});
 
-class RiskMeasure : public Measure {
- public:
+struct RiskMeasure : Measure {
   explicit RiskMeasure(const MeasureRun& run)
       : Measure(run), scores_(run.info, run.options.layers, run.files) {}
 

@@ -1,10 +1,21 @@
 #pragma once
-#include <cstdint>
-#include <functional>
-#include <span>
-#include <vector>
+#include "sim/core/prelude.hpp"
 
 namespace kvsim {
+
+/// Statistic of nothing: NaN, which results hold as a missing value.
+inline constexpr double kUndefined = std::numeric_limits<double>::quiet_NaN();
+
+/// Summaries over steps (metrics.md 0). NaN marks "undefined" and is left out; a summary of nothing
+/// is NaN. Sums are float64 in the order of the values.
+std::vector<double> defined(std::span<const double> values);  ///< without NaN
+double mean(std::span<const double> values);
+double minimum(std::span<const double> values);
+double maximum(std::span<const double> values);
+double root_mean_square(std::span<const double> values);
+
+/// Percentile p in [0, 100]: rank p/100 * (k-1) of the k sorted values, linear between neighbours.
+double percentile(std::span<const double> values, double p);
 
 /// Statistics over classes, budgets and traces (metrics.md 6). Plain functions of numbers.
 

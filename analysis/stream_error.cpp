@@ -1,13 +1,6 @@
-#include "analysis/stream_error.hpp"
-
-#include <cassert>
-#include <cmath>
-#include <map>
-#include <utility>
-
+#include "analysis/formulas.hpp"
 #include "analysis/measure.hpp"
-#include "analysis/output_error.hpp"
-#include "analysis/summary.hpp"
+#include "analysis/statistics.hpp"
 
 namespace kvsim {
 
@@ -42,8 +35,7 @@ const DeclareMeasure measure(
       "that runs with the kept sets (studies/prediction.md)",
       Needs{&kResidualNorm}}});
 
-class StreamErrorMeasure : public Measure {
- public:
+struct StreamErrorMeasure : Measure {
   using Measure::Measure;
 
   void finish(const MeasuredLayer& layer, MeasureResults& /*results*/) override {
@@ -96,8 +88,7 @@ struct Perturbation {
   }
 };
 
-class StreamPerturbationMeasure : public Measure {
- public:
+struct StreamPerturbationMeasure : Measure {
   using Measure::Measure;
 
   void finish(const MeasuredLayer& layer, MeasureResults& /*results*/) override {

@@ -1,10 +1,6 @@
 #include "analysis/theory.hpp"
 
-#include <algorithm>
-#include <cmath>
-#include <limits>
-
-#include "sim/core/random.hpp"
+#include "sim/core/numbers.hpp"
 
 namespace kvsim {
 namespace {
@@ -117,9 +113,7 @@ double mean_of_max_with_prior(const RiskModel& model) {
   const double none = no_high_probability(model);
   double power = 0;  // integral of H^m
   const double r = model.prior;
-  if (r < model.a) {
-    power += none * model.a / (m + 1) * (1 - std::pow(r / model.a, m + 1));
-  }
+  if (r < model.a) power += none * model.a / (m + 1) * (1 - std::pow(r / model.a, m + 1));
   power += none * std::max(0.0, model.b - std::max(r, model.a));
   const double from = observation_distribution(model, std::max(r, model.b));
   power += (model.c - model.b) / model.epsilon * (1 - std::pow(from, m + 1)) / (m + 1);
@@ -164,9 +158,7 @@ double mean_of_max_with_prior(const RiskModel& model, const std::vector<double>&
   const auto m = static_cast<double>(model.m);
   const double r = model.prior;
   double power = 0;  // integral of P(max <= x) from r to c
-  if (r < model.a) {
-    power += counts[0] * model.a / (m + 1) * (1 - std::pow(r / model.a, m + 1));
-  }
+  if (r < model.a) power += counts[0] * model.a / (m + 1) * (1 - std::pow(r / model.a, m + 1));
   power += counts[0] * std::max(0.0, model.b - std::max(r, model.a));
   const double from = std::clamp((r - model.b) / (model.c - model.b), 0.0, 1.0);
   for (size_t k = 0; k < counts.size(); ++k) {

@@ -1,7 +1,5 @@
 #pragma once
-#include <cstdint>
-#include <optional>
-#include <vector>
+#include "sim/core/prelude.hpp"
 
 namespace kvsim {
 

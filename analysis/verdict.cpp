@@ -1,22 +1,14 @@
-#include "analysis/verdict.hpp"
-
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cmath>
-#include <limits>
-#include <optional>
-#include <utility>
-
-#include "analysis/summary.hpp"
-#include "sim/core/parallel.hpp"
+#include "analysis/ranking.hpp"
+#include "analysis/statistics.hpp"
 
 namespace kvsim {
 namespace {
 
 constexpr double kLeastError = 1e-12;  // of a logarithm: a budget at which nothing is lost
 
-/// What policies are judged by: a variable per step, what it is over the steps, and its name.
+/// A number to judge policies by: a variable per step, what it is over the steps, and its name.
 struct Judged {
   const char* steps = nullptr;
   const char* summary = nullptr;
@@ -67,7 +59,7 @@ bool always_apart(Unranked why) {
          why == Unranked::scores_all_equal;
 }
 
-/// What a policy holds at its own budgets, over what one budget gives.
+/// Entries that a policy holds at its own budgets, over what one budget gives.
 std::vector<Point> points_of(const Dataset& results, int64_t policy, int64_t budget) {
   std::vector<Point> found;
   const double given = results.row("budget_share", {policy, budget})[0];
@@ -176,7 +168,7 @@ std::string compared(const AtEqualBytes& one) {
                                            : "more than the least");
 }
 
-/// Who does not hold what the budgets give, and what that says.
+/// Policies that do not hold what the budgets give, and what that says.
 std::string held_text(const Dataset& results, const Verdict& verdict) {
   using Cell = std::optional<std::string>;
   const auto off = [&](int64_t p, int64_t b) {

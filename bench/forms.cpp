@@ -7,7 +7,7 @@
 
 #include "bench/gemm.hpp"
 #include "sim/backend/cpu/kernels.hpp"
-#include "sim/backend/cpu/scratch.hpp"
+#include "sim/backend/cpu/verbs.hpp"
 #include "sim/core/parallel.hpp"
 
 namespace kvsim::bench {

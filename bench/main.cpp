@@ -9,7 +9,7 @@
 #include "bench/forms.hpp"
 #include "bench/gemm.hpp"
 #include "bench/peak.hpp"
-#include "sim/backend/cpu/shapes.hpp"
+#include "sim/backend/cpu/verbs.hpp"
 #include "sim/backend/cuda_backend.hpp"
 #include "sim/core/parallel.hpp"
 

@@ -1,14 +1,9 @@
-#include <algorithm>
-#include <array>
 #include <cstdio>
-#include <optional>
 
 #include "cli/command.hpp"
-#include "cli/progress.hpp"
 #include "cli/terminal.hpp"
 #include "io/trace_reader.hpp"
 #include "run/live/live_attention.hpp"
-#include "sim/core/error.hpp"
 
 namespace kvsim::cli::attend_command {
 namespace {
@@ -23,39 +18,34 @@ namespace {
 constexpr int32_t kUnchanged = 0;
 constexpr int32_t kReady = 1;
 
-void describe(po::options_description& options) {
-  add_policy_option(options, false);
-  add_budget_option(options);
-  add_layers_option(options);
-  options.add_options()("importance", one("l1|l2"), "norm of v W in the importance (default: l1)");
-  add_later_option(options);
-  add_seed_option(options);
+std::vector<Option> options() {
+  return {{"policy", "RECORD", kRecords, true},
+          {"budget"},
+          {"layers"},
+          {"importance", "l1|l2", "norm of v W in the importance (default: l1)"},
+          {"later"},
+          {"seed"}};
 }
 
 Norm importance(const Values& values) {
   const std::string typed = text(values, "importance");
   if (typed.empty() || typed == "l1") return Norm::l1;
   if (typed == "l2") return Norm::l2;
-  usage_error({.what = "unknown value",
-               .where = "--importance",
-               .found = typed,
-               .expected = "one of l1, l2"});
+  usage_error({"unknown value", "--importance", typed, "one of l1, l2"});
 }
 
 std::vector<Record> records(const Values& values) {
   std::vector<Record> records;
   for (const std::string& policy : texts(values, "policy"))
     records.push_back(Record::parse(policy));
-  if (records.empty())
-    usage_error({.what = "no policy", .where = "--policy", .expected = "at least one"});
+  if (records.empty()) usage_error({"no policy", "--policy", "", "at least one"});
   return records;
 }
 
 std::vector<Budget> budgets(const Values& values) {
   std::vector<Budget> budgets;
   for (const std::string& budget : budget_items(values)) budgets.push_back(Budget::parse(budget));
-  if (budgets.empty())
-    usage_error({.what = "no budget", .where = "--budget", .expected = "at least one"});
+  if (budgets.empty()) usage_error({"no budget", "--budget", "", "at least one"});
   return budgets;
 }
 
@@ -64,32 +54,25 @@ bool read_bytes(void* target, size_t bytes) {
   const size_t found = std::fread(target, 1, bytes, stdin);
   if (found == bytes) return true;
   if (found == 0 && std::feof(stdin) != 0) return false;
-  bad_data({.what = "the request ends too early",
-            .where = "standard input",
-            .found = std::to_string(found) + " bytes",
-            .expected = std::to_string(bytes) + " bytes"});
+  bad_data({"the request ends too early", "standard input", std::to_string(found) + " bytes",
+            std::to_string(bytes) + " bytes"});
 }
 
 Tensor read_tensor(const char* name, int64_t a, int64_t b, int64_t c) {
   Tensor tensor(ElementType::float32, {a, b, c});
   if (!read_bytes(tensor.data(), tensor.bytes()))
-    bad_data({.what = "the request ends too early",
-              .where = "standard input",
-              .expected = std::string("tensor ") + name});
+    bad_data({"the request ends too early", "standard input", "", std::string("tensor ") + name});
   const int64_t bad = first_non_finite(ElementType::float32, tensor.data(), tensor.count());
   if (bad >= 0)
-    bad_data({.what = "not a finite number",
-              .where = "standard input",
-              .found = std::string(name) + " at flat index " + std::to_string(bad)});
+    bad_data({"not a finite number", "standard input",
+              std::string(name) + " at flat index " + std::to_string(bad)});
   return tensor;
 }
 
 size_t number(int32_t value, size_t count, const char* what) {
   if (value >= 0 && static_cast<size_t>(value) < count) return static_cast<size_t>(value);
-  bad_data({.what = std::string("no such ") + what,
-            .where = "standard input",
-            .found = std::to_string(value),
-            .expected = "0 to " + std::to_string(count - 1)});
+  bad_data({std::string("no such ") + what, "standard input", std::to_string(value),
+            "0 to " + std::to_string(count - 1)});
 }
 
 /// The next request; nothing when the input ends.
@@ -101,10 +84,8 @@ std::optional<LiveAttention::Call> read_call(const LiveAttention& attention) {
   call.budget = number(head[1], attention.budgets().size(), "budget");
   call.layer = head[2];
   if (std::ranges::find(attention.layers(), call.layer) == attention.layers().end())
-    bad_data({.what = "no such layer",
-              .where = "standard input",
-              .found = std::to_string(call.layer),
-              .expected = "a layer of --layers"});
+    bad_data(
+        {"no such layer", "standard input", std::to_string(call.layer), "a layer of --layers"});
   const TraceInfo& info = attention.info();
   const auto queries = static_cast<int64_t>(info.query_position.size());
   call.q = read_tensor("q", info.num_query_heads, queries, info.head_dim);
@@ -115,12 +96,12 @@ std::optional<LiveAttention::Call> read_call(const LiveAttention& attention) {
 
 void write_bytes(const void* source, size_t bytes) {
   if (std::fwrite(source, 1, bytes, stdout) == bytes) return;
-  throw Error(Fault::failure, {.what = "cannot write", .where = "standard output"});
+  throw Error(Fault::failure, {"cannot write", "standard output"});
 }
 
 void flush() {
   if (std::fflush(stdout) == 0) return;
-  throw Error(Fault::failure, {.what = "cannot write", .where = "standard output"});
+  throw Error(Fault::failure, {"cannot write", "standard output"});
 }
 
 int run(const Values& values) {
@@ -157,7 +138,7 @@ const bool registered = register_command(
          "over each layer's own queries, keys and values on standard input and gets, on standard\n"
          "output, what attention over the cache of that policy and budget gives for every later\n"
          "token. The numbers that go back and forth are described in docs/study.md 8.",
-     .describe = describe,
+     .options = options,
      .examples = {"kvsim attend data/sample.h5 --policy keepkv --budget 0.3 < requests > answers",
                   "kvsim attend data/sample.h5 --policy h2o:official --policy tova:official "
                   "--budget 0.1,0.3 --layers 0 < requests > answers"},

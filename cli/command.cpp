@@ -1,22 +1,14 @@
 #include "cli/command.hpp"
 
-#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
-#include <map>
 #include <new>
-#include <sstream>
 
 #include "cli/options.hpp"
 #include "cli/package.hpp"
-#include "cli/parse.hpp"
-#include "cli/progress.hpp"
-#include "cli/shipped.hpp"
 #include "cli/terminal.hpp"
 #include "kvsim_version.hpp"
-#include "sim/core/error.hpp"
-#include "sim/core/parallel.hpp"
 
 namespace kvsim::cli {
 namespace {
@@ -102,9 +94,7 @@ std::string option_meant(const std::string& unknown, const po::options_descripti
                  .hint = near.empty() ? hint : near});
   }
   if (dynamic_cast<const po::too_many_positional_options_error*>(&error) != nullptr)
-    usage_error({.what = "too many arguments",
-                 .where = command.name,
-                 .expected = usage_line(command).substr(7)});
+    usage_error({"too many arguments", command.name, "", usage_line(command).substr(7)});
   usage_error({.what = error.what(), .where = command.name, .hint = hint});
 }
 
@@ -136,9 +126,9 @@ void check_values(const std::vector<po::option>& given, const po::options_descri
     const std::vector<std::string>& words = option.original_tokens;
     if (option.position_key >= 0) continue;
     if (words.size() > 1 && names_an_option(words[1], options))
-      usage_error({.what = "its value is missing", .where = words[0], .found = words[1]});
+      usage_error({"its value is missing", words[0], words[1]});
     if (std::ranges::find(option.value, "") != option.value.end())
-      usage_error({.what = "its value is empty", .where = "--" + option.string_key});
+      usage_error({"its value is empty", "--" + option.string_key});
   }
 }
 
@@ -169,23 +159,18 @@ Values parse(const Command& command, const std::vector<std::string>& words,
 void check_arguments(const Command& command, const Values& values) {
   for (const Argument& argument : command.arguments)
     if (argument.required && values.count(argument.name) == 0)
-      usage_error({.what = "missing " + upper(argument.name),
-                   .where = command.name,
-                   .expected = usage_line(command).substr(7)});
+      usage_error(
+          {"missing " + upper(argument.name), command.name, "", usage_line(command).substr(7)});
 }
 
 void apply_general_options(const Values& values) {
-  if (has(values, "quiet") && has(values, "verbose"))
-    usage_error({.what = "-q and -v exclude each other"});
+  if (has(values, "quiet") && has(values, "verbose")) usage_error({"-q and -v exclude each other"});
   set_verbosity(has(values, "quiet")     ? Verbosity::quiet
                 : has(values, "verbose") ? Verbosity::verbose
                                          : Verbosity::normal);
   const std::string progress = has(values, "progress") ? text(values, "progress") : "auto";
   if (progress != "auto" && progress != "json")
-    usage_error({.what = "unknown value",
-                 .where = "--progress",
-                 .found = progress,
-                 .expected = "auto or json"});
+    usage_error({"unknown value", "--progress", progress, "auto or json"});
   if (progress == "json") report_progress_as_json();
   if (has(values, "threads"))
     set_threads(static_cast<int>(parse_count(text(values, "threads"), "--threads", 1, 4096)));
@@ -200,8 +185,9 @@ std::vector<std::string> with_shipped_files(std::vector<std::string> words) {
 
 int run_command(const Command& command, const std::vector<std::string>& words) {
   po::options_description options("Options", 100, 60);
-  if (command.describe != nullptr) command.describe(options);
-  add_general_options(options);
+  if (command.options != nullptr) add_options(options, command.options());
+  add_options(options,
+              {{"threads"}, {"progress"}, {"quiet,q"}, {"verbose,v"}, {"help,h"}, {"version"}});
   const Values values = parse(command, words, options);
   if (has(values, "help")) {
     print_command_help(command, options);

@@ -1,7 +1,4 @@
 #pragma once
-#include <string>
-#include <vector>
-
 #include "cli/options.hpp"
 
 namespace kvsim::cli {
@@ -30,7 +27,7 @@ struct Command {
   std::string summary;                   ///< one line for the list of commands
   std::vector<Argument> arguments = {};  ///< positional; only the last may be `many`
   std::string description = {};  ///< paragraphs of --help below the usage line; may be empty
-  void (*describe)(po::options_description& options) = nullptr;
+  std::vector<Option> (*options)() = nullptr;
   std::vector<std::string> examples = {};  ///< two, that work as typed from the repository's root
   int (*run)(const Values& values) = nullptr;
 };

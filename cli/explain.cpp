@@ -2,18 +2,17 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "cli/after_replay.hpp"
 #include "cli/command.hpp"
-#include "cli/expected_loss.hpp"
+#include "cli/options.hpp"
 #include "cli/package.hpp"
-#include "cli/parse.hpp"
-#include "cli/results_choice.hpp"
+#include "cli/tables.hpp"
 #include "cli/terminal.hpp"
+#include "io/results.hpp"
 #include "io/side_files.hpp"
-#include "sim/core/error.hpp"
+#include "run/study/known_results.hpp"
 
 namespace kvsim::cli::explain_command {
 namespace {
@@ -23,17 +22,17 @@ using Json = nlohmann::ordered_json;
 
 constexpr size_t kExpectedSteps = 5;
 
-void describe(po::options_description& options) {
-  options.add_options()("trace", one("FILE"),
-                        "the trace (default: the one named in the results, beside them, in "
-                        "this folder or in data/)")(
-      "policy", one("RECORD"), "policy, as the results name it (default: the worst)")(
-      "budget", one("B"), "a budget of the results (default: the worst)")(
-      "layer", one("L"), "layer (default: of the least importance retained)")(
-      "step", one("T"), "position of the later query (default: of the largest stream error)")(
-      "top", one("N"), "tokens to list (default: 20)");
-  add_scores_option(options);
-  add_json_option(options);
+std::vector<Option> options() {
+  return {{"trace", "FILE",
+           "the trace (default: the one named in the results, beside them, in "
+           "this folder or in data/)"},
+          {"policy", "RECORD", "policy, as the results name it (default: the worst)"},
+          {"budget", "B", "a budget of the results (default: the worst)"},
+          {"layer", "L", "layer (default: of the least importance retained)"},
+          {"step", "T", "position of the later query (default: of the largest stream error)"},
+          {"top", "N", "tokens to list (default: 20)"},
+          {"scores"},
+          {"json"}};
 }
 
 std::string find_trace(const Values& values, const Dataset& results, const std::string& path) {
@@ -104,10 +103,8 @@ void serve_function(const Values& values, const Dataset& results, const std::str
     if (one.is_object() && one.value("record", Json()) == policy)
       was = digest(one.value("function", Json()).dump());
   if (!was.is_null() && was != digest(described_function(scores_file(function, trace))))
-    bad_data({.what = "the function is not what it was",
-              .where = policy,
-              .found = "another source",
-              .expected = "the one that the results' record has"});
+    bad_data({"the function is not what it was", policy, "another source",
+              "the one that the results' record has"});
 }
 
 Json json_of(const Explanation& found, const Context& context, const TraceInfo& info,
@@ -140,13 +137,12 @@ Json json_of(const Explanation& found, const Context& context, const TraceInfo& 
     document["lost"].push_back(std::move(entry));
   }
   document["prompt"] = Json::array();
-  for (const ExplainedToken& token : found.tokens) {
+  for (const ExplainedToken& token : found.tokens)
     document["prompt"].push_back({{"text", context.word(token.position)},
                                   {"importance", token.importance},
                                   {"lost", token.lost},
                                   {"kept_heads", token.kept_heads},
                                   {"merged_heads", token.merged_heads}});
-  }
   return document;
 }
 
@@ -193,22 +189,17 @@ int run(const Values& values) {
   const std::string trace = find_trace(values, results, path);
   const TraceReader reader(trace, attribute(results, "later"));
   if (const std::string digest = attribute(results, "trace_digest");
-      !digest.empty() && digest != reader.digest()) {
-    bad_data({.what = "not the trace of these results",
-              .where = trace,
-              .found = "another content",
-              .expected = digest});
-  }
+      !digest.empty() && digest != reader.digest())
+    bad_data({"not the trace of these results", trace, "another content", digest});
   const Context context = context_of(results, reader, cell);
   serve_function(values, results, context.policy, trace);
   const std::unique_ptr<Backend> backend = make_cpu_backend();
   const Explanation found = explain(results, reader, cell, *backend);
   // float32 sums in another order differ by less than this.
-  if (!(std::abs(found.retained - found.recorded) < 1e-4)) {
+  if (!(std::abs(found.retained - found.recorded) < 1e-4))
     note(fmt::format("the results say {:.4f} where the saved sets retain {:.4f}: the policy's sets "
                      "change over the steps, or the run had another --scope",
                      found.recorded, found.retained));
-  }
   if (has(values, "json")) {
     fmt::print("{}\n", printable_json(json_of(found, context, reader.info(), trace, top).dump(1)));
   } else {
@@ -227,10 +218,97 @@ const bool registered = register_command(
          "importance there) lists the prompt tokens whose importance was lost, most first: the\n"
          "share lost, the heads that kept them, and score and rank in the head that lost most.\n"
          "`kvsim plot` draws the document that --json prints: the prompt, coloured.",
-     .describe = describe,
+     .options = options,
      .examples = {"kvsim explain sample.nc --policy snapkv --budget 0.2",
                   "kvsim explain sample.nc --trace data/sample.h5 --json > explain.json"},
      .run = run});
 
 }  // namespace
 }  // namespace kvsim::cli::explain_command
+
+namespace kvsim::cli::details_command {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::vector<Option> options() {
+  return {
+      {"out,o", "FOLDER", "folder of what is found, made when absent"},
+      {"trace", "FILE",
+       "a trace of the results; repeatable (default: the one that each file names, beside it, in "
+       "this folder or in data/)",
+       true}};
+}
+
+/// The trace of the results: one of --trace by name, or the one that lies where explain looks.
+std::string find_trace(const Values& values, const Dataset& results, const std::string& path,
+                       size_t files) {
+  const std::vector<std::string> given = texts(values, "trace");
+  const std::string name = attribute(results, "trace");
+  if (given.size() == 1 && files == 1) return given[0];
+  for (const std::string& one : given)
+    if (fs::path(one).filename() == name) return one;
+  po::variables_map nothing;
+  return trace_beside(nothing, results, path);
+}
+
+/// Writes what is found of one file; nothing where its trace is not here.
+void write_details(const Values& values, const std::string& path, size_t files,
+                   const std::string& target) {
+  const Dataset results = open_netcdf(path);
+  for (const char* name :
+       {"policy", "budget_label", "layer", "head", "step", "retained_importance"})
+    if (!results.has(name)) return;  // what a closed loop found
+  check_known_results(results, path);
+  const std::string trace = find_trace(values, results, path, files);
+  if (trace.empty()) {
+    note(fmt::format("{}: the trace {} is not here: no texts, kept sets only where --save-keep "
+                     "wrote them",
+                     printable(path), printable(attribute(results, "trace"))));
+    return;
+  }
+  const TraceReader reader(trace, attribute(results, "later"));
+  if (attribute(results, "trace_digest") != reader.digest())
+    bad_data({"not the trace of these results", trace, "another content",
+              attribute(results, "trace_digest"), "`kvsim report --no-trace` does without"});
+  Progress progress(fs::path(trace).filename().string());
+  const DetailHooks hooks = {
+      .message = [&](const std::string& text) { note(path + ": " + text); },
+      .progress = [&](double done, const std::string& what) { progress.update(done, what); }};
+  const std::unique_ptr<Backend> backend = make_cpu_backend();
+  const Dataset found = details_of(results, reader, *backend, hooks);
+  progress.clear();
+  write_results(found, target);
+}
+
+int run(const Values& values) {
+  const auto files = values["results"].as<std::vector<std::string>>();
+  if (!has(values, "out"))
+    usage_error({"missing -o", "details", "", "kvsim details RESULTS.nc... -o FOLDER"});
+  std::error_code fault;
+  fs::create_directories(text(values, "out"), fault);
+  if (fault) usage_error({"the folder cannot be made", text(values, "out"), fault.message()});
+  for (size_t number = 0; number < files.size(); ++number)
+    write_details(values, files[number], files.size(),
+                  (fs::path(text(values, "out")) / fmt::format("{}.nc", number + 1)).string());
+  return kDone;
+}
+
+const bool registered = register_command(
+    {.name = "details",
+     .summary = "what a trace adds to results: texts, kept sets, what the worst steps looked for",
+     .arguments = {{.name = "results",
+                    .meaning = "results files; what closed loops found has no details",
+                    .many = true}},
+     .description =
+         "Writes FOLDER/1.nc, 2.nc, ... for the first, second, ... results file: the prompt's "
+         "texts,\n"
+         "kept sets where the results lack them (the record is replayed for them), and what the\n"
+         "worst steps looked for. `kvsim report` asks for it.",
+     .options = options,
+     .examples = {"kvsim details sample.nc -o details",
+                  "kvsim details sample.nc --trace data/sample.h5 -o details"},
+     .run = run});
+
+}  // namespace
+}  // namespace kvsim::cli::details_command

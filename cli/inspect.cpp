@@ -1,33 +1,25 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
-#include <map>
 #include <nlohmann/json.hpp>
-#include <optional>
-#include <sstream>
 
 #include "cli/command.hpp"
 #include "cli/terminal.hpp"
 #include "io/hdf5.hpp"
-#include "io/results_reader.hpp"
+#include "io/results.hpp"
 #include "io/side_files.hpp"
 #include "io/trace_reader.hpp"
-#include "run/study/idle_settings.hpp"
 #include "run/study/known_results.hpp"
-#include "run/study/study_plan.hpp"
-#include "run/trace/trace_uses.hpp"
-#include "sim/core/error.hpp"
+#include "run/study/study.hpp"
+#include "run/trace/trace_files.hpp"
 
 namespace kvsim::cli::inspect_command {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-void describe(po::options_description& options) {
-  add_policy_option(options, false);
-  add_budget_option(options);
-  add_json_option(options);
+std::vector<Option> options() {
+  return {{"policy", "RECORD", kRecords, true}, {"budget"}, {"json"}};
 }
 
 std::string size_text(int64_t bytes) {
@@ -383,10 +375,8 @@ std::optional<int64_t> results_size(const std::string& path) {
 
 int inspect_results(const Values& values, const std::string& path, int64_t bytes) {
   if (has(values, "policy") || has(values, "budget"))
-    usage_error({.what = "a replay reads traces",
-                 .where = path,
-                 .found = "results of kvsim with --policy or --budget",
-                 .expected = "a trace"});
+    usage_error(
+        {"a replay reads traces", path, "results of kvsim with --policy or --budget", "a trace"});
   const Dataset results = read_results(path);
   if (has(values, "json")) {
     print_results_json(path, bytes, results);
@@ -421,7 +411,7 @@ const bool registered = register_command(
      .description = "Of a trace also what it is enough for, and with --policy whether a replay "
                     "would take each of\nthem, at the budgets given (0.5), and if not, why. Of "
                     "results the program, the command, trace,\npolicies, budgets and measures.",
-     .describe = describe,
+     .options = options,
      .examples = {"kvsim inspect data/sample.h5",
                   "kvsim inspect data/sample.h5 --policy snapkv,window=600 --json"},
      .run = run});

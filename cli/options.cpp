@@ -2,86 +2,214 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <limits>
-#include <map>
+#include <charconv>
 
-#include "analysis/variables.hpp"
-#include "cli/parse.hpp"
+#include "analysis/dataset.hpp"
+#include "analysis/measure.hpp"
 #include "cli/terminal.hpp"
 #include "sim/backend/cuda_backend.hpp"
-#include "sim/core/error.hpp"
 
 namespace kvsim::cli {
-void add_general_options(po::options_description& options) {
-  options.add_options()("threads", one("N"), "threads to use (default: all cores)")(
-      "progress", one("auto|json"),
-      "a bar or a line now and then, or lines of JSON for programs (default: auto)")(
-      "quiet,q", "no progress, no notes, no table of results")(
-      "verbose,v", "say more on standard error")("help,h", "this text")("version",
-                                                                        "print the version");
+namespace {
+
+constexpr int64_t kMostItems = 10000;  // of one range; more is a slip of the keyboard
+
+std::string_view trimmed(std::string_view text) {
+  while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
+  while (!text.empty() && (text.back() == ' ' || text.back() == '\t')) text.remove_suffix(1);
+  return text;
 }
 
-void add_output_options(po::options_description& options, const std::string& meaning) {
-  options.add_options()("out,o", one("FILE"), meaning.c_str())("overwrite",
-                                                               "replace an existing file");
+std::vector<std::string_view> split(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  for (;;) {
+    const size_t at = text.find(separator);
+    parts.push_back(trimmed(text.substr(0, at)));
+    if (at == std::string_view::npos) return parts;
+    text.remove_prefix(at + 1);
+  }
 }
 
-void add_seed_option(po::options_description& options) {
-  options.add_options()("seed", one("N"), "seed of everything random (default: 0)");
+std::string in_quotes(std::string_view text) { return "\"" + std::string(text) + "\""; }
+
+/// How the numbers of a range are written.
+struct Kind {
+  bool percent = false;
+  bool point = false;
+};
+
+Decimal parse_number(std::string_view text, const std::string& option) {
+  const auto number = Decimal::parse(text);
+  if (!number) usage_error({"not a number", option, in_quotes(text), "0.2, 20% or 512"});
+  return *number;
 }
 
-void add_layers_option(po::options_description& options) {
-  options.add_options()("layers", one("LIST"), "layers to use, e.g. 0,5,10-15 (default: all)");
+std::string in_kind(const Decimal& number, Kind kind) {
+  std::string text = number.text();
+  if (kind.point && text.find('.') == std::string::npos) text += ".0";
+  return kind.percent ? text + "%" : text;
 }
 
-void add_later_option(po::options_description& options) {
-  options.add_options()("later", one("PROBE"),
-                        "measure on this probe's tokens in the place of the trace's later ones");
+/// Decimal::parse turns 20% into 0.2; inside a percent range the numbers stay percents.
+Decimal without_percent(std::string_view text, const std::string& option) {
+  if (!text.empty() && text.back() == '%') text.remove_suffix(1);
+  return parse_number(text, option);
 }
 
-void add_budget_option(po::options_description& options) {
-  options.add_options()(
-      "budget", several("LIST"),
-      "entries kept per KV head: ratios 0.2 or 20%, counts 512; lists by comma, ranges "
-      "0.1:0.9:0.1; repeatable");
+void expand_range(std::string_view item, const std::string& option,
+                  std::vector<std::string>& items) {
+  const auto parts = split(item, ':');
+  if (parts.size() != 3)
+    usage_error({"bad range", option, in_quotes(item), "FIRST:LAST:STEP, e.g. 0.1:0.9:0.1"});
+  Kind kind;
+  size_t percents = 0;
+  for (const std::string_view part : parts) {
+    percents += part.ends_with('%') ? 1 : 0;
+    kind.point = kind.point || part.find('.') != std::string_view::npos;
+  }
+  kind.percent = percents > 0;
+  if (percents == 1 && !parts[0].ends_with('%') && !parts[1].ends_with('%'))
+    usage_error({"bad range", option, in_quotes(item), "% at FIRST and LAST, too"});
+  const Decimal first = without_percent(parts[0], option);
+  const Decimal last = without_percent(parts[1], option);
+  const Decimal step = without_percent(parts[2], option);
+  if (!(Decimal(0) < step) || last < first)
+    usage_error({"bad range", option, in_quotes(item), "FIRST <= LAST and STEP > 0"});
+  for (int64_t i = 0;; ++i) {
+    const auto number = first.advanced(step, i);
+    if (!number || last < *number) return;
+    if (i == kMostItems)
+      usage_error({"range too long", option, in_quotes(item),
+                   "at most " + std::to_string(kMostItems) + " numbers"});
+    items.push_back(in_kind(*number, kind));
+  }
 }
 
-void add_policy_option(po::options_description& options, bool functions) {
-  const std::string meaning =
-      "PRESET[:VARIANT][,key=value]..., repeatable; `kvsim policies` lists them";
-  const std::string function = ". python:FILE.py:FUNCTION stands for a preset that scores by it";
-  options.add_options()("policy", several("RECORD"),
-                        (meaning + (functions ? function : "")).c_str());
+/// A bound at the end of what a double can hold is none.
+std::string between(double least, double most) {
+  constexpr double kHuge = 1e300;
+  if (most < kHuge) return shortest(least) + " to " + shortest(most);
+  return least > 0 && least < 1 / kHuge ? "a number above 0" : shortest(least) + " or more";
 }
 
-void add_scores_option(po::options_description& options) {
-  options.add_options()("scores", one("FOLDER"),
-                        "scores of functions in Python, computed already (the package gives this)");
+}  // namespace
+
+std::vector<std::string> split_list(std::string_view text, const std::string& option) {
+  std::vector<std::string> items;
+  for (const std::string_view part : split(text, ',')) {
+    if (part.empty()) usage_error({"empty item in a list", option, in_quotes(text)});
+    items.emplace_back(part);
+  }
+  return items;
 }
 
-void add_metric_option(po::options_description& options) {
-  const std::string meaning = fmt::format("further metrics to compute, repeatable: {}",
-                                          fmt::join(metrics_on_request(), ", "));
-  options.add_options()("metric", several("LIST"), meaning.c_str());
+std::vector<int> parse_layers(std::string_view text, const std::string& option) {
+  constexpr int64_t kMostLayers = 100000;
+  std::vector<int> layers;
+  for (const std::string& item : split_list(text, option)) {
+    const size_t dash = item.find('-', 1);
+    const int64_t first = parse_count(item.substr(0, dash), option, 0, kMostLayers);
+    const int64_t last = dash == std::string::npos
+                             ? first
+                             : parse_count(item.substr(dash + 1), option, 0, kMostLayers);
+    if (last < first)
+      usage_error(
+          {"bad range of layers", option, in_quotes(item), "FIRST-LAST with FIRST <= LAST"});
+    for (int64_t layer = first; layer <= last; ++layer) layers.push_back(static_cast<int>(layer));
+  }
+  std::sort(layers.begin(), layers.end());
+  layers.erase(std::unique(layers.begin(), layers.end()), layers.end());
+  return layers;
 }
 
-void add_backend_option(po::options_description& options) {
-  options.add_options()("backend", one("auto|cpu|cuda"), "where to compute (default: auto)");
+std::vector<std::string> expand_numbers(std::string_view text, const std::string& option) {
+  std::vector<std::string> items;
+  for (const std::string& item : split_list(text, option)) {
+    if (item.find(':') != std::string::npos) {
+      expand_range(item, option, items);
+    } else {
+      parse_number(item, option);
+      items.push_back(item);
+    }
+  }
+  return items;
 }
 
-void add_json_option(po::options_description& options) {
-  options.add_options()("json", "print one JSON document on standard output");
+int64_t parse_count(std::string_view text, const std::string& option, int64_t least, int64_t most) {
+  int64_t value = 0;
+  text = trimmed(text);
+  const auto [end, fault] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const std::string range = "a whole number from " + std::to_string(least) + " to " +
+                            std::to_string(most);
+  if (fault != std::errc() || end != text.data() + text.size() || text.empty())
+    usage_error({"not a whole number", option, in_quotes(text), range});
+  if (value < least || value > most) usage_error({"out of range", option, in_quotes(text), range});
+  return value;
 }
 
-void add_csv_option(po::options_description& options) {
-  options.add_options()("csv", one("FILE"), "also write the summaries as a tidy table");
+double parse_real(std::string_view text, const std::string& option, double least, double most) {
+  const auto number = Decimal::parse(trimmed(text));
+  if (!number) usage_error({"not a number", option, in_quotes(text)});
+  const double value = number->value();
+  if (!std::isfinite(value) || value < least || value > most)
+    usage_error({"out of range", option, in_quotes(text), between(least, most)});
+  return value;
 }
 
-void add_table_option(po::options_description& options) {
-  options.add_options()("table", one("text|md|tex"),
-                        "form of the table: for the terminal, or Markdown or LaTeX (booktabs) to "
-                        "paste, with a caption (default: text)");
+namespace {
+
+const std::vector<Option>& shared_options() {
+  static const std::vector<Option> table = {
+      {"threads", "N", "threads to use (default: all cores)"},
+      {"progress", "auto|json",
+       "a bar or a line now and then, or lines of JSON for programs (default: auto)"},
+      {"quiet,q", "", "no progress, no notes, no table of results"},
+      {"verbose,v", "", "say more on standard error"},
+      {"help,h", "", "this text"},
+      {"version", "", "print the version"},
+      {"overwrite", "", "replace an existing file"},
+      {"seed", "N", "seed of everything random (default: 0)"},
+      {"layers", "LIST", "layers to use, e.g. 0,5,10-15 (default: all)"},
+      {"later", "PROBE", "measure on this probe's tokens in the place of the trace's later ones"},
+      {"budget", "LIST",
+       "entries kept per KV head: ratios 0.2 or 20%, counts 512; lists by comma, ranges "
+       "0.1:0.9:0.1; repeatable",
+       true},
+      {"policy", "RECORD",
+       std::string(kRecords) + ". python:FILE.py:FUNCTION stands for a preset that scores by it",
+       true},
+      {"scores", "FOLDER",
+       "scores of functions in Python, computed already (the package gives this)"},
+      {"metric", "LIST",
+       fmt::format("further metrics to compute, repeatable: {}",
+                   fmt::join(metrics_on_request(), ", ")),
+       true},
+      {"backend", "auto|cpu|cuda", "where to compute (default: auto)"},
+      {"json", "", "print one JSON document on standard output"},
+      {"csv", "FILE", "also write the summaries as a tidy table"},
+      {"table", "text|md|tex",
+       "form of the table: for the terminal, or Markdown or LaTeX (booktabs) to paste, with a "
+       "caption (default: text)"}};
+  return table;
+}
+
+}  // namespace
+
+void add_options(po::options_description& to, const std::vector<Option>& options) {
+  for (const Option& given : options) {
+    const Option& option = given.meaning.empty()
+                               ? *std::ranges::find(shared_options(), given.name, &Option::name)
+                               : given;
+    if (option.value.empty())
+      to.add_options()(option.name.c_str(), option.meaning.c_str());
+    else if (option.many)
+      to.add_options()(option.name.c_str(),
+                       po::value<std::vector<std::string>>()->value_name(option.value)->composing(),
+                       option.meaning.c_str());
+    else
+      to.add_options()(option.name.c_str(), po::value<std::string>()->value_name(option.value),
+                       option.meaning.c_str());
+  }
 }
 
 TableForm table_form(const std::string& name, const std::string& where) {
@@ -89,10 +217,7 @@ TableForm table_form(const std::string& name, const std::string& where) {
       {"text", TableForm::text}, {"md", TableForm::markdown}, {"tex", TableForm::latex}};
   const auto found = forms.find(name);
   if (found == forms.end())
-    usage_error({.what = "unknown form of a table",
-                 .where = where,
-                 .found = name,
-                 .expected = "text, md or tex"});
+    usage_error({"unknown form of a table", where, name, "text, md or tex"});
   return found->second;
 }
 
@@ -100,7 +225,7 @@ TableForm table_form(const Values& values) {
   const TableForm form = has(values, "table") ? table_form(text(values, "table"), "--table")
                                               : TableForm::text;
   if (form != TableForm::text && values.count("json") > 0)
-    usage_error({.what = "--json and --table exclude each other", .where = "--table"});
+    usage_error({"--json and --table exclude each other", "--table"});
   return form;
 }
 
@@ -133,10 +258,8 @@ std::unique_ptr<Backend> chosen_backend(const Values& values) {
     }
   }
   if (name == "auto" || name == "cpu") return make_cpu_backend();
-  usage_error({.what = "unknown backend",
-               .where = "--backend",
-               .found = name,
-               .expected = has_cuda_backend() ? "auto, cpu or cuda" : "auto or cpu"});
+  usage_error({"unknown backend", "--backend", name,
+               has_cuda_backend() ? "auto, cpu or cuda" : "auto or cpu"});
 }
 
 std::vector<int> chosen_layers(const Values& values, const TraceInfo& info) {
@@ -144,10 +267,9 @@ std::vector<int> chosen_layers(const Values& values, const TraceInfo& info) {
   const std::vector<int> layers = parse_layers(text(values, "layers"), "--layers");
   for (const int layer : layers) {
     if (std::binary_search(info.layers.begin(), info.layers.end(), layer)) continue;
-    bad_data({.what = "the trace does not have the layer asked for",
-              .where = info.path,
-              .found = "--layers with " + std::to_string(layer),
-              .expected = fmt::format("layers among {}", fmt::join(info.layers, ","))});
+    bad_data({"the trace does not have the layer asked for", info.path,
+              "--layers with " + std::to_string(layer),
+              fmt::format("layers among {}", fmt::join(info.layers, ","))});
   }
   return layers;
 }

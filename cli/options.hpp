@@ -1,46 +1,49 @@
 #pragma once
 #include <boost/program_options.hpp>
-#include <cstdint>
-#include <memory>
-#include <string>
-#include <vector>
 
 #include "io/paper_table.hpp"
 #include "sim/backend/backend.hpp"
-#include "sim/core/layer_trace.hpp"
 
-/// Options that mean the same in every command: each has one function that adds it to a command's
-/// table and, where it needs parsing, one that reads it.
+/// Small grammars of option values. `option` names the option in error messages.
+namespace kvsim::cli {
+
+/// "a,b,c" -> items with white space around them removed; an empty item is a usage error.
+std::vector<std::string> split_list(std::string_view text, const std::string& option);
+
+/// "0,5,10-15" -> ascending, without doubles; both ends of a range are included.
+std::vector<int> parse_layers(std::string_view text, const std::string& option);
+
+/// A comma list of numbers and ranges FIRST:LAST:STEP, expanded in exact decimal arithmetic:
+/// "0.1:0.4:0.1" -> "0.1", "0.2", "0.3", "0.4". LAST is included when a step lands on it. Items
+/// keep their kind: with a decimal point or `%` in the range every item has one ("1.0" stays a
+/// ratio).
+std::vector<std::string> expand_numbers(std::string_view text, const std::string& option);
+
+/// A whole number within [least, most].
+int64_t parse_count(std::string_view text, const std::string& option, int64_t least, int64_t most);
+
+/// A finite number within [least, most].
+double parse_real(std::string_view text, const std::string& option, double least, double most);
+
+}  // namespace kvsim::cli
+
 namespace kvsim::cli {
 
 namespace po = boost::program_options;
 using Values = po::variables_map;
 
-/// -h, -q, -v, --threads, --progress; the framework adds them to every command.
-void add_general_options(po::options_description& options);
-
-void add_output_options(po::options_description& options,
-                        const std::string& meaning);       ///< -o, --overwrite
-void add_seed_option(po::options_description& options);    ///< --seed N (0)
-void add_layers_option(po::options_description& options);  ///< --layers LIST
-void add_later_option(po::options_description& options);   ///< --later PROBE
-void add_budget_option(po::options_description& options);  ///< --budget LIST, repeatable
-/// --policy RECORD, repeatable; without `functions` for commands that call none of them.
-void add_policy_option(po::options_description& options, bool functions = true);
-void add_scores_option(po::options_description& options);   ///< --scores FOLDER
-void add_metric_option(po::options_description& options);   ///< --metric LIST
-void add_backend_option(po::options_description& options);  ///< --backend auto|cpu|cuda
-void add_json_option(po::options_description& options);     ///< --json
-void add_csv_option(po::options_description& options);      ///< --csv FILE
-void add_table_option(po::options_description& options);    ///< --table text|md|tex
-
-/// Values of an option, as `--help` names them: one text, or several of a repeatable option.
-inline auto one(const std::string& placeholder) {
-  return po::value<std::string>()->value_name(placeholder);
-}
-inline auto several(const std::string& placeholder) {
-  return po::value<std::vector<std::string>>()->value_name(placeholder)->composing();
-}
+/// An option as `--help` prints it. One without a meaning is the option of that name in
+/// options.cpp, which means the same in every command.
+struct Option {
+  std::string name;        ///< "layers", or with its letter "out,o"
+  std::string value = {};  ///< what stands for its value, "LIST"; empty: a flag
+  std::string meaning = {};
+  bool many = false;  ///< may be given several times
+};
+void add_options(po::options_description& to, const std::vector<Option>& options);
+/// Meaning of --policy of a command that calls no functions.
+inline constexpr const char* kRecords =
+    "PRESET[:VARIANT][,key=value]..., repeatable; `kvsim policies` lists them";
 
 bool has(const Values& values, const char* name);
 std::string text(const Values& values, const char* name);                ///< "" when not given

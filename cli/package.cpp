@@ -4,14 +4,9 @@
 #include <fmt/ranges.h>
 #include <unistd.h>
 
-#include <cstring>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <set>
 
-#include "cli/shipped.hpp"
 #include "io/side_files.hpp"
-#include "sim/core/error.hpp"
 
 namespace kvsim::cli {
 namespace {

@@ -1,34 +1,23 @@
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cmath>
 #include <nlohmann/json.hpp>
-#include <set>
 
 #include "cli/command.hpp"
 #include "io/side_files.hpp"
-#include "sim/core/error.hpp"
+#include "sim/policy/policy_run.hpp"
 #include "sim/policy/presets.hpp"
 #include "sim/policy/record.hpp"
-#include "sim/policy/record_rules.hpp"
-#include "sim/policy/sources.hpp"
-#include "sim/policy/trace_check.hpp"
-#include "sim/stages/common_keys.hpp"
-#include "sim/stages/join/join.hpp"
-#include "sim/stages/kind.hpp"
-#include "sim/stages/notes.hpp"
-#include "sim/stages/parameter.hpp"
-#include "sim/stages/queries/queries.hpp"
+#include "sim/stages/stages.hpp"
 
 namespace kvsim::cli::policies_command {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-void describe(po::options_description& options) {
-  options.add_options()("markdown", "the table of presets as in docs/presets.md")(
-      "cite", "BibTeX of what NAME comes from, or of every source");
-  add_json_option(options);
+std::vector<Option> options() {
+  return {{"markdown", "", "the table of presets as in docs/presets.md"},
+          {"cite", "", "BibTeX of what NAME comes from, or of every source"},
+          {"json"}};
 }
 
 std::string or_dash(const std::string& text) { return text.empty() ? "-" : text; }
@@ -187,7 +176,6 @@ Json preset_json(const Preset& preset) {
           {"needs", needs_of(settings)}};
 }
 
-/// Every key that the record uses, as a row of what it is set to and what it may be.
 std::vector<const Parameter*> keys_of(const Settings& settings) {
   const std::set<std::string> used = used_keys(settings);
   std::vector<const Parameter*> keys;
@@ -302,11 +290,9 @@ Meanings meanings_of(const std::string& name) {
     for (const KindInfo* kind : all_kinds()) names.insert(kind->name);
     for (const Parameter* p : parameters()) names.insert(p->key);
   }
-  usage_error({.what = "no such preset, stage, kind or key",
-               .where = "policies",
-               .found = name,
-               .expected = "a name that `kvsim policies` lists",
-               .hint = did_you_mean(name, {names.begin(), names.end()})});
+  usage_error({"no such preset, stage, kind or key", "policies", name,
+               "a name that `kvsim policies` lists",
+               did_you_mean(name, {names.begin(), names.end()})});
 }
 
 /// Sources of a preset, of the kinds that it chooses, or of a kind; each once, in order of names.
@@ -316,7 +302,7 @@ std::vector<const Source*> sources_of(const Meanings& found) {
     const Preset* bare = find_preset(found.preset->name, "");
     text += found.preset->source + "; " + (bare ? bare->source : "");
     const std::set<std::string> used = used_keys(found.settings);
-    // What has no source of its own, such as full, owes the kinds of its row to nobody.
+    // A preset without a source, such as full, owes the kinds of its row to nobody.
     const Settings row = preset_settings(*found.preset);
     for (const std::string& stage : stages()) {
       const KindInfo* kind = chosen_kind(found.settings, used, stage);
@@ -343,11 +329,8 @@ int print_citations(const std::string& name) {
   if (found.empty()) unknown(name);
   const std::vector<const Source*> named = sources_of(found);
   if (named.empty())
-    usage_error(
-        {.what = "nothing to cite",
-         .where = "policies",
-         .found = name,
-         .expected = "a preset, a stage or a kind that comes from a paper or a repository"});
+    usage_error({"nothing to cite", "policies", name,
+                 "a preset, a stage or a kind that comes from a paper or a repository"});
   for (const Source* source : named) fmt::print("{}", bibtex(*source));
   return kDone;
 }
@@ -411,15 +394,23 @@ void print_all() {
 }
 
 void print_markdown() {
-  fmt::print("| preset | what it keeps | source | needs beyond keys |\n|---|---|---|---|\n");
+  fmt::print(
+      "| preset | cells | what it keeps | source | needs beyond keys |\n|---|---|---|---|---|\n");
   const auto escaped = [](std::string text) {
     for (size_t at = 0; (at = text.find('|', at)) != std::string::npos; at += 2)
       text.insert(at, "\\");
     return text;
   };
-  for (const Preset& preset : presets())
-    fmt::print("| `{}` | {} | {} | {} |\n", preset_title(preset), escaped(preset.summary),
-               escaped(preset.source), escaped(joined(needs_of(preset_settings(preset)))));
+  for (const Preset& preset : presets()) {
+    const Settings settings = preset_settings(preset);
+    std::string cells;
+    for (const Parameter* p : parameters())
+      if (settings.text(p->key) != p->fallback)
+        cells += fmt::format("{}`{}={}`", cells.empty() ? "" : " ", p->key, settings.text(p->key));
+    fmt::print("| `{}` | {} | {} | {} | {} |\n", preset_title(preset), cells,
+               escaped(preset.summary), escaped(with_links(preset.source)),
+               escaped(joined(needs_of(settings))));
+  }
 }
 
 Json all_json() {
@@ -438,14 +429,10 @@ int run(const Values& values) {
   const std::string name = text(values, "name");
   const bool json = has(values, "json");
   if (has(values, "cite") && (json || has(values, "markdown")))
-    usage_error({.what = "--cite prints BibTeX",
-                 .where = "policies",
-                 .expected = "no --json and no --markdown"});
+    usage_error({"--cite prints BibTeX", "policies", "", "no --json and no --markdown"});
   if (has(values, "cite")) return print_citations(name);
   if (has(values, "markdown") && (json || !name.empty()))
-    usage_error({.what = "--markdown prints the whole table",
-                 .where = "policies",
-                 .expected = "no NAME and no --json"});
+    usage_error({"--markdown prints the whole table", "policies", "", "no NAME and no --json"});
   if (has(values, "markdown")) {
     print_markdown();
   } else if (has(values, "name")) {
@@ -472,7 +459,7 @@ const bool registered = register_command(
                         "a preset (snapkv:official), a record (snapkv,kernel=7), a stage, a\n"
                         "        kind or a key; without it: all of them",
                     .required = false}},
-     .describe = describe,
+     .options = options,
      .examples = {"kvsim policies defensivekv", "kvsim policies defensivekv --cite"},
      .run = run});
 

@@ -1,21 +1,16 @@
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cmath>
 #include <iostream>
-#include <iterator>
-#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "analysis/ranking.hpp"
-#include "analysis/summary.hpp"
+#include "analysis/statistics.hpp"
 #include "cli/command.hpp"
-#include "cli/results_choice.hpp"
+#include "cli/tables.hpp"
 #include "cli/terminal.hpp"
-#include "io/results_reader.hpp"
-#include "io/tables.hpp"
+#include "io/results.hpp"
+#include "io/side_files.hpp"
 #include "run/study/known_results.hpp"
-#include "sim/core/error.hpp"
 
 namespace kvsim::cli::rank_command {
 namespace {
@@ -25,10 +20,7 @@ using Json = nlohmann::ordered_json;
 constexpr const char* kInput = "standard input";
 
 [[noreturn]] void not_a_contest(const std::string& found) {
-  bad_data({.what = "not a list of contests",
-            .where = kInput,
-            .found = found,
-            .expected = "JSON as docs/cli.md 2.1 has it"});
+  bad_data({"not a list of contests", kInput, found, "JSON as docs/cli.md 2.1 has it"});
 }
 
 double number(const Json& value) {
@@ -121,14 +113,14 @@ void rank_input() {
   fmt::print("{}\n", answers.dump());
 }
 
-/// What a closed loop measured, as loop_results.py writes it; anything else is bad data.
+/// Measurements of a closed loop, as loop_results.py writes it; anything else is bad data.
 void check_loop(const Dataset& results, const std::string& file) {
   const std::vector<std::string> cell = {"policy", "budget"};
   const auto expect =
       [&](const char* name, VariableType type, const std::vector<std::string>& dims) {
     const Variable* found = results.find(name);
     if (found != nullptr && (found->type() != type || found->dims != dims))
-      bad_data({.what = "wrong form", .where = file, .found = std::string("variable ") + name});
+      bad_data({"wrong form", file, std::string("variable ") + name});
   };
   expect("policy", VariableType::text, {"policy"});
   expect("budget_label", VariableType::text, {"budget"});
@@ -153,8 +145,7 @@ int run(const Values& values) {
     refuse_trace_as_results(file);
     const Dataset results = read_results(file);
     for (const char* axis : {"policy", "budget", "budget_label", "step"})
-      if (!results.has(axis))
-        bad_data({.what = "missing variable", .where = file, .expected = axis});
+      if (!results.has(axis)) bad_data({"missing variable", file, "", axis});
     if (results.has("layer"))
       check_known_results(results, file);
     else
@@ -182,7 +173,7 @@ const bool registered = register_command(
          "Prints what `replay` and `closed-loop` print when they end. With - it reads series of\n"
          "policies as JSON from standard input and answers with marks, intervals and differences\n"
          "as JSON: what figures, pages and `kvsim compare` are made with.",
-     .describe = add_table_option,
+     .options = [] { return std::vector<Option>{{"table"}}; },
      .examples = {"kvsim rank sample.nc --table tex", "kvsim rank - < contests.json"},
      .run = run});
 

@@ -1,62 +1,49 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
 #include <chrono>
-#include <cmath>
-#include <filesystem>
-#include <memory>
 
-#include "analysis/stream_layers.hpp"
-#include "analysis/summary.hpp"
-#include "cli/check.hpp"
+#include "analysis/output_norms.hpp"
+#include "analysis/statistics.hpp"
+#include "cli/after_replay.hpp"
 #include "cli/command.hpp"
-#include "cli/expected_loss.hpp"
-#include "cli/least_bytes.hpp"
+#include "cli/options.hpp"
 #include "cli/package.hpp"
-#include "cli/parse.hpp"
-#include "cli/progress.hpp"
 #include "cli/replay_options.hpp"
-#include "cli/results_choice.hpp"
+#include "cli/tables.hpp"
 #include "cli/terminal.hpp"
-#include "io/results_writer.hpp"
-#include "io/tables.hpp"
+#include "io/results.hpp"
+#include "io/side_files.hpp"
 #include "io/temporary_file.hpp"
-#include "run/study/equal_bytes.hpp"
-#include "run/study/idle_settings.hpp"
-#include "sim/core/error.hpp"
-#include "sim/stages/queries/queries.hpp"
-#include "sim/stages/settings.hpp"
+#include "run/study/study.hpp"
 
 namespace kvsim::cli::replay_command {
 namespace {
 
 namespace fs = std::filesystem;
 
-void describe(po::options_description& options) {
-  add_output_options(options,
-                     "results file (default: the trace's name with .nc, in this folder); with "
-                     "several traces their folder");
-  add_policy_option(options);
-  add_scores_option(options);
-  add_budget_option(options);
-  add_layers_option(options);
-  add_later_option(options);
-  add_metric_option(options);
-  options.add_options()("stream-error", one("X"),
-                        "also print the least bytes per policy with a stream error of X at most");
-  options.add_options()("check",
-                        "compute a random layer again by plain float64 code and by another "
-                        "instruction set, and print the largest differences");
-  add_measure_options(options);
-  add_seed_option(options);
-  add_backend_option(options);
-  add_csv_option(options);
-  add_json_option(options);
-  add_table_option(options);
+std::vector<Option> options() {
+  std::vector<Option> all = {
+      {"out,o", "FILE",
+       "results file (default: the trace's name with .nc, in this folder); with "
+       "several traces their folder"},
+      {"overwrite"},
+      {"policy"},
+      {"scores"},
+      {"budget"},
+      {"layers"},
+      {"later"},
+      {"metric"},
+      {"stream-error", "X",
+       "also print the least bytes per policy with a stream error of X at most"},
+      {"check", "",
+       "compute a random layer again by plain float64 code and by another "
+       "instruction set, and print the largest differences"}};
+  for (const Option& option : measure_options()) all.push_back(option);
+  all.insert(all.end(), {{"seed"}, {"backend"}, {"csv"}, {"json"}, {"table"}});
+  return all;
 }
 
-/// One results file per trace: -o itself for one trace, else named after the traces in its folder.
 /// The traces of a folder, by name, where one is given instead of a file.
 std::vector<std::string> traces_of(const std::vector<std::string>& given) {
   std::vector<std::string> traces;
@@ -69,18 +56,16 @@ std::vector<std::string> traces_of(const std::vector<std::string>& given) {
     std::vector<std::string> found;
     for (const fs::directory_entry& entry : fs::directory_iterator(one, fault))
       if (entry.path().extension() == ".h5") found.push_back(entry.path().string());
-    if (found.empty()) {
-      usage_error({.what = "no trace in the folder",
-                   .where = one,
-                   .found = fault ? fault.message() : "",
-                   .expected = "files that end in .h5"});
-    }
+    if (found.empty())
+      usage_error(
+          {"no trace in the folder", one, fault ? fault.message() : "", "files that end in .h5"});
     std::ranges::sort(found);
     traces.insert(traces.end(), found.begin(), found.end());
   }
   return traces;
 }
 
+/// One results file per trace: -o itself for one trace, else named after the traces in its folder.
 std::vector<std::string> targets_of(const Values& values, const std::vector<std::string>& traces) {
   const std::string out = text(values, "out");
   if (traces.size() == 1 && !out.empty()) return {out};
@@ -88,11 +73,10 @@ std::vector<std::string> targets_of(const Values& values, const std::vector<std:
   for (const std::string& trace : traces) {
     const fs::path name = fs::path(trace).stem().string() + ".nc";
     const std::string target = (fs::path(out) / name).string();
-    if (std::ranges::find(targets, target) != targets.end()) {
+    if (std::ranges::find(targets, target) != targets.end())
       usage_error({.what = "two traces of one name would share a results file",
                    .where = target,
                    .hint = "replay them one at a time, with -o"});
-    }
     targets.push_back(target);
   }
   return targets;
@@ -104,21 +88,16 @@ void check_targets(const Values& values, const std::vector<std::string>& targets
   const std::string out = text(values, "out");
   std::error_code fault;
   if (traces.size() > 1 && !out.empty() && !fs::is_directory(out, fault)) {
-    if (fs::exists(out, fault)) {
-      usage_error(
-          {.what = "not a folder", .where = out, .expected = "a folder for several traces"});
-    }
-    if (!fs::create_directory(out, fault)) {
-      usage_error({.what = "the folder cannot be made", .where = out, .found = fault.message()});
-    }
+    if (fs::exists(out, fault))
+      usage_error({"not a folder", out, "", "a folder for several traces"});
+    if (!fs::create_directory(out, fault))
+      usage_error({"the folder cannot be made", out, fault.message()});
   }
   for (const std::string& target : targets) check_target(target, overwrite, traces);
   const std::string csv = text(values, "csv");
   if (csv.empty()) return;
-  if (std::ranges::find(targets, csv) != targets.end()) {
-    usage_error(
-        {.what = "the table would replace the results file", .where = "--csv", .found = csv});
-  }
+  if (std::ranges::find(targets, csv) != targets.end())
+    usage_error({"the table would replace the results file", "--csv", csv});
   std::vector<std::string> inputs = traces;
   inputs.insert(inputs.end(), targets.begin(), targets.end());
   check_target(csv, overwrite, inputs);
@@ -169,9 +148,8 @@ Job prepare(const Values& values, const Request& request, std::unique_ptr<TraceR
   StudyOptions options = request.options;
   options.layers = chosen_layers(values, job.reader->info());
   options.records = served_records(request, *job.reader, options.layers);
-  if (options.records.empty()) {
-    bad_data({.what = "the trace can serve none of the default policies", .where = trace});
-  }
+  if (options.records.empty())
+    bad_data({"the trace can serve none of the default policies", trace});
   if (!request.fragility.empty()) add_risk(*job.reader, options);
   check_study(*job.reader, options);
   for (const std::string& line : make_bytes_equal(*job.reader, backend, options)) note(line);
@@ -266,7 +244,6 @@ std::string steps_note(const Dataset& results) {
                      count, steps);
 }
 
-/// X of --stream-error.
 double wanted_error(const Values& values) {
   return parse_real(text(values, "stream-error"), "--stream-error", 1e-9, 1e9);
 }
@@ -318,10 +295,8 @@ void check_form(const Values& values) {
   if (table_form(values) == TableForm::text) return;
   for (const char* other : {"fragility", "stream-error"})
     if (has(values, other))
-      usage_error({.what = "only the table of policies and budgets has forms to paste",
-                   .where = "--table",
-                   .found = std::string("--") + other,
-                   .expected = "--table text"});
+      usage_error({"only the table of policies and budgets has forms to paste", "--table",
+                   std::string("--") + other, "--table text"});
 }
 
 int run(const Values& values) {
@@ -343,13 +318,11 @@ int run(const Values& values) {
   for (std::unique_ptr<TraceReader>& reader : readers)
     jobs.push_back(prepare(values, request, std::move(reader), *backend));
   std::vector<Dataset> datasets;
-  for (size_t t = 0; t < traces.size(); ++t) {
+  for (size_t t = 0; t < traces.size(); ++t)
     datasets.push_back(replay(jobs[t], *backend, targets[t]));
-  }
   std::vector<TableSource> tables;
-  for (size_t t = 0; t < traces.size(); ++t) {
+  for (size_t t = 0; t < traces.size(); ++t)
     tables.push_back({fs::path(traces[t]).filename().string(), &datasets[t]});
-  }
   print_results(values, request.fragility, tables, jobs, targets);
   bool good = true;
   for (size_t t = 0; t < traces.size() && has(values, "check"); ++t)
@@ -375,7 +348,7 @@ const bool registered = register_command(
          "on kept entries; `outliers` counts pairs of layer and step below 0.5; errors are\n"
          "relative to the layer's own output, or to the residual stream. Queries come from the\n"
          "run with the full cache, so that errors do not feed back into later layers or steps.",
-     .describe = describe,
+     .options = options,
      .examples = {"kvsim replay data/sample.h5",
                   "kvsim replay data/sample.h5 --policy snapkv --policy snapkv,window=64 "
                   "--budget 10%,20%,128 -o windows.nc"},

@@ -1,18 +1,30 @@
 #include "cli/replay_options.hpp"
 
-#include <algorithm>
-#include <map>
+#include <fmt/format.h>
 
-#include "analysis/span_tokens.hpp"
-#include "analysis/variables.hpp"
-#include "cli/chosen_names.hpp"
+#include "analysis/dataset.hpp"
 #include "cli/command.hpp"
-#include "cli/parse.hpp"
+#include "cli/options.hpp"
 #include "cli/terminal.hpp"
-#include "run/study/option_table.hpp"
-#include "sim/core/error.hpp"
+#include "run/study/study.hpp"
 
 namespace kvsim::cli {
+
+std::vector<std::string> chosen_names(const std::vector<std::string>& lists,
+                                      const std::string& name,
+                                      const std::vector<std::string>& known,
+                                      const std::vector<std::string>& shown) {
+  std::vector<std::string> chosen;
+  for (const std::string& list : lists)
+    for (std::string& item : split_list(list, "--" + name)) {
+      if (std::ranges::find(known, item) == known.end())
+        usage_error({"unknown " + name, "--" + name, item,
+                     fmt::format("some of {}", fmt::join(shown, ", ")), did_you_mean(item, known)});
+      if (std::ranges::find(chosen, item) == chosen.end()) chosen.push_back(std::move(item));
+    }
+  return chosen;
+}
+
 namespace {
 
 /// Records that answer "which policy loses least on this trace?" without being asked further:
@@ -31,10 +43,7 @@ constexpr const char* kFragilePolicies[] = {"importance,allocate=ada,ada_floor=0
 size_t word_typed(const StudyOption& option, const std::string& typed) {
   const auto found = std::ranges::find(option.words, typed);
   if (found != option.words.end()) return static_cast<size_t>(found - option.words.begin());
-  usage_error({.what = "unknown value",
-               .where = "--" + option.flag,
-               .found = typed,
-               .expected = option.expected()});
+  usage_error({"unknown value", "--" + option.flag, typed, option.expected()});
 }
 
 std::vector<std::string> names_typed(const Values& values, const StudyOption& option) {
@@ -70,12 +79,11 @@ void read_measure_options(const Values& values, StudyOptions& options) {
 /// The records that take those of the request apart; at least one of them must have a window.
 void add_fragility(Request& request) {
   request.fragility = fragility_groups(request.options.records);
-  if (request.fragility.empty()) {
+  if (request.fragility.empty())
     usage_error({.what = "no policy aggregates over a window of queries",
                  .where = "--fragility",
                  .expected = "a record with queries=window and a count as its window",
                  .hint = "importance and snapkv are"});
-  }
   for (const FragilityGroup& group : request.fragility) {
     for (const std::string& single : group.singles)
       request.options.records.push_back(Record::parse(single));
@@ -86,24 +94,19 @@ void add_fragility(Request& request) {
 
 }  // namespace
 
-void add_measure_options(po::options_description& options) {
+std::vector<Option> measure_options() {
+  std::vector<Option> all;
   for (const StudyOption& option : study_options()) {
-    if (option.known != nullptr) continue;  // --metric lists them: add_metric_option()
-    const char* const name = option.flag.c_str();
-    const char* const meaning = option.meaning.c_str();
-    if (option.type == OptionType::flag)
-      options.add_options()(name, meaning);
-    else if (option.type == OptionType::names)
-      options.add_options()(name, several(option.placeholder), meaning);
-    else
-      options.add_options()(name, one(option.placeholder), meaning);
+    if (option.known != nullptr) continue;  // --metric lists them
+    all.push_back({option.flag, option.type == OptionType::flag ? "" : option.placeholder,
+                   option.meaning, option.type == OptionType::names});
   }
-  options.add_options()(
-      "fragility",
-      "also replay what each query of the window sees alone, the maximum over them, "
-      "and DefensiveKV's step and published code, and compare estimated with true "
-      "risk (metric risk); without --policy that of importance, heads competing and not, "
-      "without --budget at 0.5");
+  all.push_back(
+      {"fragility", "",
+       "also replay what each query of the window sees alone, the maximum over them, and "
+       "DefensiveKV's step and published code, and compare estimated with true risk (metric risk); "
+       "without --policy that of importance, heads competing and not, without --budget at 0.5"});
+  return all;
 }
 
 Request read_request(const Values& values) {
@@ -112,9 +115,8 @@ Request read_request(const Values& values) {
   std::vector<std::string> policies = texts(values, "policy");
   const bool fragility = has(values, "fragility");
   request.default_policies = policies.empty() && !fragility;
-  if (policies.empty() && fragility) {
+  if (policies.empty() && fragility)
     policies.assign(std::begin(kFragilePolicies), std::end(kFragilePolicies));
-  }
   if (policies.empty()) policies.assign(std::begin(kDefaultPolicies), std::end(kDefaultPolicies));
   for (const std::string& policy : policies) options.records.push_back(Record::parse(policy));
   std::vector<std::string> budgets = budget_items(values);

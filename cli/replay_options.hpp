@@ -1,12 +1,23 @@
 #pragma once
 #include "cli/command.hpp"
-#include "run/explain/fragility.hpp"
+#include "run/explain/explain.hpp"
 #include "run/study/study.hpp"
+
+namespace kvsim::cli {
+
+/// The items of lists that were given to --NAME, in typed order, each once. One that is not `known`
+/// is a usage error that tells what there is: `shown`.
+std::vector<std::string> chosen_names(const std::vector<std::string>& lists,
+                                      const std::string& name,
+                                      const std::vector<std::string>& known,
+                                      const std::vector<std::string>& shown);
+
+}  // namespace kvsim::cli
 
 /// The options of `kvsim replay` that say what to replay and what to measure.
 namespace kvsim::cli {
 
-void add_measure_options(po::options_description& options);
+std::vector<Option> measure_options();
 
 /// Reads --policy and --budget, or takes the useful default set. `by_default` tells which records
 /// nobody typed: those that a trace cannot serve are left out instead of failing the run.

@@ -1,4 +1,4 @@
-#include "cli/shipped.hpp"
+#include "cli/package.hpp"
 
 namespace kvsim::cli {
 

@@ -1,47 +1,76 @@
+#include "run/sweep/sweep.hpp"
+
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <chrono>
-#include <filesystem>
-#include <memory>
 #include <nlohmann/json.hpp>
 
-#include "analysis/measure.hpp"
-#include "analysis/variables.hpp"
-#include "cli/best_table.hpp"
-#include "cli/chosen_names.hpp"
+#include "analysis/dataset.hpp"
 #include "cli/command.hpp"
+#include "cli/options.hpp"
 #include "cli/package.hpp"
-#include "cli/parse.hpp"
-#include "cli/progress.hpp"
+#include "cli/replay_options.hpp"
+#include "cli/tables.hpp"
 #include "cli/terminal.hpp"
+#include "io/results.hpp"
 #include "io/side_files.hpp"
 #include "io/temporary_file.hpp"
-#include "run/sweep/sweep_best.hpp"
-#include "sim/core/error.hpp"
-#include "sim/core/parallel.hpp"
+
+namespace kvsim::cli::merge_command {
+namespace {
+
+std::vector<Option> options() {
+  return {{"out,o", "FILE", "results file of the whole sweep on one trace"}, {"overwrite"}};
+}
+
+int run(const Values& values) {
+  const auto parts = values["part"].as<std::vector<std::string>>();
+  const std::string out = text(values, "out");
+  if (out.empty()) usage_error({"missing -o", "merge", "", "kvsim merge PART... -o OUT.nc"});
+  check_target(out, has(values, "overwrite"), parts);
+  write_results(merge_parts(parts, command_line()), out);
+  note(out + " written");
+  return kDone;
+}
+
+const bool registered = register_command(
+    {.name = "merge",
+     .summary = "join the parts that the shards of a sweep wrote",
+     .arguments = {{.name = "part", .meaning = "parts of one results file", .many = true}},
+     .description =
+         "Every part must be of the same sweep, no policy may be there twice, and none may be\n"
+         "missing; the file that is not right is named.",
+     .options = options,
+     .examples = {"kvsim merge smoothing/sample.part-1-of-2.nc smoothing/sample.part-2-of-2.nc "
+                  "-o smoothing/sample.nc",
+                  "kvsim merge smoothing/sample.part-*.nc -o smoothing.nc --overwrite"},
+     .run = run});
+
+}  // namespace
+}  // namespace kvsim::cli::merge_command
 
 namespace kvsim::cli::sweep_command {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-void describe(po::options_description& options) {
-  add_output_options(options,
-                     "folder of the results files and the finished units, made when absent");
-  options.add_options()("plan", "print what would be done, and what it costs, and do nothing")(
-      "shard", one("I/N"), "do share I of N (I = 1..N) only; `kvsim merge` joins the parts")(
-      "trace", several("FILE"), "trace to use instead of those of the file; repeatable");
-  add_backend_option(options);
-  options.add_options()("allow", several("FILE.py"),
-                        "run the functions of this file that the sweep file names; repeatable")(
-      "metric", several("LIST"),
-      "measures that settings are judged by, repeatable: stream_error, retained_importance, "
-      "output_error, residual_error (default: the first two; --csv and --json have all)")(
-      "csv", one("FILE"), "also write the best settings as a table");
-  add_scores_option(options);
-  add_json_option(options);
-  add_table_option(options);
+std::vector<Option> options() {
+  return {{"out,o", "FILE", "folder of the results files and the finished units, made when absent"},
+          {"overwrite"},
+          {"plan", "", "print what would be done, and what it costs, and do nothing"},
+          {"shard", "I/N", "do share I of N (I = 1..N) only; `kvsim merge` joins the parts"},
+          {"trace", "FILE", "trace to use instead of those of the file; repeatable", true},
+          {"backend"},
+          {"allow", "FILE.py",
+           "run the functions of this file that the sweep file names; repeatable", true},
+          {"metric", "LIST",
+           "measures that settings are judged by, repeatable: stream_error, retained_importance, "
+           "output_error, residual_error (default: the first two; --csv and --json have all)",
+           true},
+          {"csv", "FILE", "also write the best settings as a table"},
+          {"scores"},
+          {"json"},
+          {"table"}};
 }
 
 struct Shard {
@@ -53,10 +82,7 @@ Shard chosen_shard(const Values& values) {
   if (!has(values, "shard")) return {};
   const std::string typed = text(values, "shard");
   const size_t slash = typed.find('/');
-  if (slash == std::string::npos) {
-    usage_error(
-        {.what = "not a share", .where = "--shard", .found = typed, .expected = "I/N, e.g. 1/4"});
-  }
+  if (slash == std::string::npos) usage_error({"not a share", "--shard", typed, "I/N, e.g. 1/4"});
   Shard shard;
   shard.count = parse_count(typed.substr(slash + 1), "--shard", 1, 1000000);
   shard.index = parse_count(typed.substr(0, slash), "--shard", 1, shard.count);
@@ -127,10 +153,9 @@ class Reporter {
     const double share = progress.all_cost > 0 ? progress.cost / progress.all_cost : 1;
     std::string line = fmt::format("{:.0f} of {}", progress.units,
                                    counted(static_cast<int64_t>(progress.all_units), "unit"));
-    if (share > 0 && seconds > 0) {
+    if (share > 0 && seconds > 0)
       line += fmt::format(", {:.1f} per minute, {} left", 60 * progress.units / seconds,
                           duration(seconds * (1 - share) / share));
-    }
     bar_.update(share, line + ", " + progress.what);
   }
   void clear() { bar_.clear(); }
@@ -165,9 +190,8 @@ std::vector<std::string> asked_measures(const Values& values, const SweepPlan& p
     if (std::find(needs.begin(), needs.end(), &kResidualNorm) == needs.end()) continue;
     for (const SweepJob& job : plan.jobs()) {
       if (job.reader->info().has_residual_norm) continue;
-      bad_data({.what = "--metric " + name + " cannot be measured",
-                .where = job.reader->info().path,
-                .found = "no residual_norm"});
+      bad_data({"--metric " + name + " cannot be measured", job.reader->info().path,
+                "no residual_norm"});
     }
   }
   return asked;
@@ -229,10 +253,8 @@ int run(const Values& values) {
   if (!has(values, "scores")) check_functions(values, config);
   const Shard shard = chosen_shard(values);
   table_form(values);  // refused before any work
-  if (!has(values, "out")) {
-    usage_error(
-        {.what = "missing -o", .where = "sweep", .expected = "kvsim sweep CONFIG.toml -o DIR"});
-  }
+  if (!has(values, "out"))
+    usage_error({"missing -o", "sweep", "", "kvsim sweep CONFIG.toml -o DIR"});
   const std::string folder = text(values, "out");
   const bool plans = has(values, "plan");
   const std::unique_ptr<Backend> backend = chosen_backend(values);
@@ -264,7 +286,7 @@ const bool registered = register_command(
          "Shards may run on different machines. Ends with the best setting of each preset per\n"
          "budget, with intervals: by stream error, the best predictor of what a model\n"
          "loses (studies/prediction.md), and by retained importance, the papers' measure.",
-     .describe = describe,
+     .options = options,
      .examples = {"kvsim sweep data/sweeps/restkv_smoothing.toml -o smoothing --plan",
                   "kvsim sweep data/sweeps/restkv_smoothing.toml -o smoothing --shard 1/2"},
      .run = run});

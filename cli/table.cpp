@@ -1,16 +1,16 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
-#include <algorithm>
 #include <iostream>
-#include <iterator>
 #include <nlohmann/json.hpp>
-#include <set>
 
+#include "analysis/dataset.hpp"
+#include "analysis/measure.hpp"
 #include "cli/command.hpp"
+#include "cli/package.hpp"
 #include "cli/terminal.hpp"
 #include "io/paper_table.hpp"
-#include "io/results_reader.hpp"
-#include "sim/core/error.hpp"
+#include "io/results.hpp"
 
 namespace kvsim::cli::table_command {
 namespace {
@@ -18,10 +18,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 [[noreturn]] void not_a_table(const std::string& found) {
-  bad_data({.what = "not a table",
-            .where = "standard input",
-            .found = found,
-            .expected = "JSON as docs/cli.md 2.3 has it"});
+  bad_data({"not a table", "standard input", found, "JSON as docs/cli.md 2.3 has it"});
 }
 
 PaperTable::Cell cell_of(const Json& json) {
@@ -85,10 +82,7 @@ PaperTable table_of(const Json& json) {
 
 int run(const Values& values) {
   if (text(values, "input") != "-")
-    usage_error({.what = "tables are read from standard input",
-                 .where = "table",
-                 .found = text(values, "input"),
-                 .expected = "-"});
+    usage_error({"tables are read from standard input", "table", text(values, "input"), "-"});
   const TableForm form = table_form(values);
   const std::string input{std::istreambuf_iterator<char>(std::cin), {}};
   try {
@@ -105,10 +99,71 @@ const bool registered = register_command(
      .arguments = {{.name = "input", .meaning = "-: standard input"}},
      .description =
          "Reads title, provenance, columns, rows with marks, and notes (docs/cli.md 2.3).",
-     .describe = add_table_option,
+     .options = [] { return std::vector<Option>{{"table"}}; },
      .examples = {"kvsim table - --table tex < table.json",
                   "kvsim table - --table md < table.json"},
      .run = run});
 
 }  // namespace
 }  // namespace kvsim::cli::table_command
+
+namespace kvsim::cli::variables_command {
+namespace {
+
+void print_one(const VariableDeclaration& one) {
+  fmt::print("{} [{}], {}\n  {}: {}\n", one.name, fmt::join(one.dim_names(), ", "), one.units,
+             one.long_name, one.definition);
+}
+
+/// Variables of files of losses, which the package writes; none without it.
+nlohmann::ordered_json loss_variables() {
+  std::ifstream file(shipped_file("python/kvsim/losses.json"));
+  auto found = nlohmann::ordered_json::parse(file, nullptr, false);
+  return found.is_array() ? found : nlohmann::ordered_json::array();
+}
+
+int run(const Values& values) {
+  const std::string name = text(values, "name");
+  const nlohmann::ordered_json losses = loss_variables();
+  if (has(values, "json")) {
+    if (!name.empty()) usage_error({"--json prints all variables", "variables", name});
+    auto all = nlohmann::ordered_json::parse(variables_json());
+    all.insert(all.end(), losses.begin(), losses.end());
+    fmt::print("{}\n", all.dump(2));
+    return kDone;
+  }
+  std::vector<std::string> names;
+  bool found = false;
+  for (const VariableDeclaration& one : declared_variables()) {
+    names.emplace_back(one.name);
+    if (name.empty() || name == one.name) {
+      print_one(one);
+      found = true;
+    }
+  }
+  for (const auto& one : losses) {
+    names.push_back(one.value("name", ""));
+    if (!name.empty() && name != names.back()) continue;
+    fmt::print("{} [{}], {}\n  {}: {}\n", names.back(),
+               fmt::join(one.value("dimensions", std::vector<std::string>()), ", "),
+               one.value("units", ""), one.value("long_name", ""), one.value("definition", ""));
+    found = true;
+  }
+  if (!found)
+    usage_error({.what = "unknown variable",
+                 .where = "variables",
+                 .found = name,
+                 .hint = did_you_mean(name, names)});
+  return kDone;
+}
+
+const bool registered = register_command(
+    {.name = "variables",
+     .summary = "what results files hold: dimensions, units and formulas",
+     .arguments = {{.name = "name", .meaning = "one of them", .required = false}},
+     .options = [] { return std::vector<Option>{{"json"}}; },
+     .examples = {"kvsim variables stream_error", "kvsim variables --json"},
+     .run = run});
+
+}  // namespace
+}  // namespace kvsim::cli::variables_command

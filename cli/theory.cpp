@@ -2,33 +2,31 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "cli/command.hpp"
-#include "cli/parse.hpp"
+#include "cli/options.hpp"
 #include "cli/terminal.hpp"
-#include "sim/core/error.hpp"
 
 namespace kvsim::cli::theory_command {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-void describe(po::options_description& options) {
-  options.add_options()("m", one("N"), "observations, the size of the window (default: 32)")(
-      "epsilon", one("X"), "probability that an observation is high (default: 0.05)")(
-      "a", one("X"), "low observations are uniform on [0, a] (default: 0.1)")(
-      "b", one("X"), "high ones on [b, c] (default: 0.5)")("c", one("X"),
-                                                           "the true risk (default: 1)")(
-      "prior", one("X"), "floor under the estimate of max with prior (default: 0.2)")(
-      "steady", one("X"), "value of the entry to be outranked (default: 0.3)")(
-      "samples", one("N"), "windows to draw (default: 100000)")(
-      "dwell", one("X"),
-      "mean length of a high state, at least 1: observations are a Markov "
-      "chain (default: independent, as with dwell 1/(1 - epsilon))");
-  add_seed_option(options);
-  add_json_option(options);
+std::vector<Option> options() {
+  return {{"m", "N", "observations, the size of the window (default: 32)"},
+          {"epsilon", "X", "probability that an observation is high (default: 0.05)"},
+          {"a", "X", "low observations are uniform on [0, a] (default: 0.1)"},
+          {"b", "X", "high ones on [b, c] (default: 0.5)"},
+          {"c", "X", "the true risk (default: 1)"},
+          {"prior", "X", "floor under the estimate of max with prior (default: 0.2)"},
+          {"steady", "X", "value of the entry to be outranked (default: 0.3)"},
+          {"samples", "N", "windows to draw (default: 100000)"},
+          {"dwell", "X",
+           "mean length of a high state, at least 1: observations are a Markov "
+           "chain (default: independent, as with dwell 1/(1 - epsilon))"},
+          {"seed"},
+          {"json"}};
 }
 
 double real(const Values& values, const char* name, double fallback, double least, double most) {
@@ -44,22 +42,17 @@ RiskModel read_model(const Values& values) {
   model.a = real(values, "a", model.a, 0, kHuge);
   model.b = real(values, "b", model.b, 0, kHuge);
   model.c = real(values, "c", model.c, 0, kHuge);
-  if (model.a > model.b || model.b >= model.c) {
-    usage_error({.what = "levels out of order",
-                 .where = "theory",
-                 .found = fmt::format("--a {} --b {} --c {}", model.a, model.b, model.c),
-                 .expected = "a <= b < c"});
-  }
+  if (model.a > model.b || model.b >= model.c)
+    usage_error({"levels out of order", "theory",
+                 fmt::format("--a {} --b {} --c {}", model.a, model.b, model.c), "a <= b < c"});
   model.prior = real(values, "prior", std::min(model.prior, model.c), 0, model.c);
   model.steady = real(values, "steady", model.steady, 0, kHuge);
   if (!has(values, "dwell")) return model;
   model.dwell = real(values, "dwell", 1, 1, kHuge);
-  if (model.epsilon == 1 || model.entering() > 1) {
-    usage_error({.what = "no such chain",
-                 .where = "--dwell",
-                 .found = fmt::format("{} with --epsilon {}", *model.dwell, model.epsilon),
-                 .expected = "epsilon / ((1 - epsilon) * dwell) of at most 1"});
-  }
+  if (model.epsilon == 1 || model.entering() > 1)
+    usage_error({"no such chain", "--dwell",
+                 fmt::format("{} with --epsilon {}", *model.dwell, model.epsilon),
+                 "epsilon / ((1 - epsilon) * dwell) of at most 1"});
   return model;
 }
 
@@ -83,14 +76,13 @@ Json json_of(const RiskModel& model, int64_t samples) {
 
 Json json_of(const std::vector<RiskRow>& rows, int64_t samples) {
   Json list = Json::array();
-  for (const RiskRow& row : rows) {
+  for (const RiskRow& row : rows)
     list.push_back({{"quantity", row.quantity},
                     {"closed_form", number(row.closed_form)},
                     {"monte_carlo", row.sampled.mean},
                     {"standard_error", row.sampled.standard_error},
                     {"bound", row.bound},
                     {"agrees", row.agrees(samples)}});
-  }
   return list;
 }
 
@@ -142,9 +134,8 @@ int run(const Values& values) {
     return kDone;
   }
   Json curves = Json::array();
-  for (const RiskSample& sample : sampled) {
+  for (const RiskSample& sample : sampled)
     curves.push_back({{"m", sample.m}, {"rows", json_of(risk_rows(model, sample), samples)}});
-  }
   const Json document = {{"kvsim", "theory"},
                          {"parameters", json_of(model, samples)},
                          {"rows", json_of(rows, samples)},
@@ -163,7 +154,7 @@ const bool registered = register_command(
          "stand beside a simulation with its standard error. `outranks steady` is the probability\n"
          "that the estimate is above that of an entry of constant value. `kvsim plot` draws the\n"
          "document that --json prints.",
-     .describe = describe,
+     .options = options,
      .examples = {"kvsim theory --m 64 --epsilon 0.02",
                   "kvsim theory --dwell 8 --json > theory.json"},
      .run = run});

@@ -1,11 +1,6 @@
 #pragma once
 #include <hdf5.h>
 
-#include <cstddef>
-#include <cstdint>
-#include <string>
-#include <vector>
-
 #include "io/hdf5.hpp"
 
 namespace kvsim::h5 {

@@ -4,9 +4,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <array>
-#include <cstring>
-
 #include "io/temporary_file.hpp"
 
 namespace kvsim {

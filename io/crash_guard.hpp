@@ -1,5 +1,5 @@
 #pragma once
-#include <string>
+#include "sim/core/prelude.hpp"
 
 /// HDF5 1.10 trusts what headers say; a damaged file can make it read outside its buffers and
 /// crash, or follow a chain that has no end. That cannot be checked from outside, so both become

@@ -2,12 +2,8 @@
 
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
-#include <memory>
-#include <vector>
 
 #include "io/trace_reader.hpp"
-#include "sim/core/error.hpp"
 
 namespace kvsim {
 namespace {
@@ -29,15 +25,15 @@ std::string hex(XXH128_hash_t hash) {
 std::string file_digest(const std::string& path) {
   const auto close = [](std::FILE* f) { std::fclose(f); };
   const std::unique_ptr<std::FILE, decltype(close)> file(std::fopen(path.c_str(), "rb"), close);
-  if (!file) bad_data({.what = std::strerror(errno), .where = path});
+  if (!file) bad_data({std::strerror(errno), path});
   const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(),
                                                                        &XXH3_freeState);
-  if (!state) throw Error(Fault::failure, {.what = "out of memory", .where = path});
+  if (!state) throw Error(Fault::failure, {"out of memory", path});
   XXH3_128bits_reset(state.get());
   std::vector<char> buffer(size_t{1} << 17);  // fits the second-level cache
   while (const size_t got = std::fread(buffer.data(), 1, buffer.size(), file.get()))
     XXH3_128bits_update(state.get(), buffer.data(), got);
-  if (std::ferror(file.get()) != 0) bad_data({.what = "read error", .where = path});
+  if (std::ferror(file.get()) != 0) bad_data({"read error", path});
   return "xxh3-128:" + hex(XXH3_128bits_digest(state.get()));
 }
 

@@ -1,13 +1,6 @@
 #pragma once
 #include <hdf5.h>
 
-#include <cstdint>
-#include <optional>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
-
 #include "sim/core/tensor.hpp"
 
 /// A small, suspicious layer over HDF5's C interface. Nothing that is read is trusted: shapes are
@@ -58,7 +51,6 @@ void silence_errors();
 
 class InputFile;
 
-/// A dataset of an InputFile.
 class InputDataset {
  public:
   const std::string& name() const { return name_; }
@@ -143,7 +135,6 @@ class InputFile {
   int descriptor_ = -1;  ///< HDF5's own, where it reads the file as a plain one; else -1
 };
 
-/// Valid UTF-8?
 bool valid_utf8(std::string_view text);
 /// Bytes of the valid UTF-8 sequence at text[i]; 0 if there is none.
 size_t utf8_length(std::string_view text, size_t i);

@@ -3,14 +3,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
-#include <cstring>
 
 #include "io/crash_guard.hpp"
 #include "io/hdf5.hpp"
 #include "io/variable_text.hpp"
-#include "sim/core/error.hpp"
 
 namespace kvsim::h5 {
 namespace {
@@ -85,7 +82,7 @@ Error::Parts why_not_opened(const std::string& path, int64_t size, const char* e
     return {.what = "its file system cannot lock files",
             .where = path,
             .hint = "HDF5_USE_FILE_LOCKING=FALSE in the environment reads without locks"};
-  if (size == 0) return {.what = "an empty file", .where = path, .expected = complete};
+  if (size == 0) return {"an empty file", path, "", complete};
   if (reasons.being_written)
     return {.what = "its writer has not closed it",
             .where = path,
@@ -93,13 +90,9 @@ Error::Parts why_not_opened(const std::string& path, int64_t size, const char* e
             .hint = "wait for the writer; if it was killed, write the file again"};
   const bool signature = H5Fis_hdf5(path.c_str()) > 0;
   if (reasons.truncated || (signature && size < kLeastHeader))
-    return {.what = "truncated", .where = path, .found = bytes, .expected = complete};
-  if (signature)
-    return {.what = "damaged: the HDF5 library cannot open it",
-            .where = path,
-            .found = bytes,
-            .expected = complete};
-  return {.what = "not an HDF5 file", .where = path, .found = bytes, .expected = complete};
+    return {"truncated", path, bytes, complete};
+  if (signature) return {"damaged: the HDF5 library cannot open it", path, bytes, complete};
+  return {"not an HDF5 file", path, bytes, complete};
 }
 
 }  // namespace
@@ -134,10 +127,10 @@ InputFile::InputFile(const std::string& path, const char* expected) : path_(path
   silence_errors();
   struct stat status {};
   if (stat(path.c_str(), &status) != 0)
-    bad_data({.what = errno == ENOENT ? "no such file" : std::strerror(errno), .where = path});
+    bad_data({errno == ENOENT ? "no such file" : std::strerror(errno), path});
   if (!S_ISREG(status.st_mode))  // a pipe would block, a device could do anything
-    bad_data({.what = "not a regular file", .where = path});
-  if (access(path.c_str(), R_OK) != 0) bad_data({.what = std::strerror(errno), .where = path});
+    bad_data({"not a regular file", path});
+  if (access(path.c_str(), R_OK) != 0) bad_data({std::strerror(errno), path});
   size_ = status.st_size;
   const Handle properties(H5Pcreate(H5P_FILE_ACCESS));
   H5Pset_cache(properties.get(), 0, 1, 0, 1.0);  // no chunk cache: every chunk is read once
@@ -154,11 +147,8 @@ InputFile::InputFile(const std::string& path, const char* expected) : path_(path
 
 void InputFile::fail(const std::string& object, std::string what, std::string found,
                      std::string expected, std::string hint) const {
-  bad_data({.what = std::move(what),
-            .where = is_root(object) ? path_ : path_ + ": " + object,
-            .found = std::move(found),
-            .expected = std::move(expected),
-            .hint = std::move(hint)});
+  bad_data({std::move(what), is_root(object) ? path_ : path_ + ": " + object, std::move(found),
+            std::move(expected), std::move(hint)});
 }
 
 bool InputFile::exists(const std::string& object) const {

@@ -3,17 +3,14 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
-#include <map>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "sim/core/decimal.hpp"
 
 namespace kvsim {
 namespace {
 
-/// What a budget takes away: of a share the rest, of a count all but it.
+/// Share that a budget takes away: of a share the rest, of a count all but it.
 std::string removed(const std::string& kept) {
   const auto number = Decimal::parse(kept);
   const bool count = number && kept.find_first_not_of("0123456789") == std::string::npos;
@@ -179,7 +176,7 @@ size_t across(const PaperTable& table) {
 }
 
 std::string as_latex(const PaperTable& table) {
-  // What is wider than a column of two takes the page, where a page has two; what is wider than a
+  // A table wider than a column of two takes the page, where a page has two; what is wider than a
   // page in \footnotesize is smaller.
   constexpr size_t kColumn = 50, kPage = 105;
   const std::string kind = across(table) > kColumn ? "table*" : "table";

@@ -1,8 +1,4 @@
 #pragma once
-#include <cstdint>
-#include <string>
-#include <vector>
-
 #include "analysis/dataset.hpp"
 #include "analysis/ranking.hpp"
 
@@ -49,7 +45,6 @@ struct PaperTable {
 /// terminal.
 std::string table_text(const PaperTable& table, TableForm form);
 
-/// The lines of a text.
 std::vector<std::string> lines_of(const std::string& text);
 
 /// Of a results file or of the losses of a closed loop.

@@ -1,12 +1,6 @@
-#include "io/results_reader.hpp"
-
-#include <algorithm>
-#include <filesystem>
-#include <map>
-
 #include "io/crash_guard.hpp"
 #include "io/hdf5.hpp"
-#include "sim/core/error.hpp"
+#include "io/results.hpp"
 
 namespace kvsim {
 namespace {
@@ -50,9 +44,8 @@ class Reader {
       dataset_.add_dimension(name, found.shape()[0]);
       scales_.emplace(file_.address(name), name);
     }
-    if (dataset_.dimensions().empty()) {
+    if (dataset_.dimensions().empty())
       file_.fail("/", "not a results file", "no dimensions", std::string("a ") + kResultsFile);
-    }
     for (const std::string& name : names) read_variable(name);
     read_attributes();
     return std::move(dataset_);

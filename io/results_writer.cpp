@@ -1,14 +1,8 @@
-#include "io/results_writer.hpp"
-
 #include <hdf5_hl.h>
 
-#include <algorithm>
-#include <filesystem>
-#include <limits>
-
 #include "io/hdf5.hpp"
+#include "io/results.hpp"
 #include "io/temporary_file.hpp"
-#include "sim/core/error.hpp"
 
 namespace kvsim {
 namespace {
@@ -27,9 +21,7 @@ class Checker {
   explicit Checker(const std::string& file) : file_(file) {}
   template <class Answer>
   Answer operator()(Answer answer, const std::string& what) const {
-    if (answer < 0) {
-      throw Error(Fault::failure, {.what = "cannot write " + what, .where = file_});
-    }
+    if (answer < 0) throw Error(Fault::failure, {"cannot write " + what, file_});
     return answer;
   }
 
@@ -67,7 +59,6 @@ void write_text_attribute(const Checker& check, hid_t object, const char* name,
   check(H5Awrite(attribute.get(), type.get(), &text), name);
 }
 
-/// One number.
 void write_number_attribute(const Checker& check, hid_t object, const char* name, hid_t type,
                             const void* value) {
   const Handle space(check(H5Screate(H5S_SCALAR), name));
@@ -142,9 +133,7 @@ Handle creation_properties(const Checker& check, const Variable& variable,
     check(H5Pset_fill_value(creation.get(), H5T_STD_U8LE, &fill), variable.name);
     hsize_t count = 1;
     for (const hsize_t size : shape) count *= size;
-    if (count >= static_cast<hsize_t>(kLeastCompressed)) {
-      compress(check, creation.get(), shape);
-    }
+    if (count >= static_cast<hsize_t>(kLeastCompressed)) compress(check, creation.get(), shape);
   }
   return creation;
 }
@@ -193,9 +182,8 @@ void write_variable_attributes(const Checker& check, hid_t dataset, const Variab
 Handle write_variable(const Checker& check, hid_t file, const Dataset& dataset,
                       const Variable& variable) {
   std::vector<hsize_t> shape;
-  for (const std::string& dim : variable.dims) {
+  for (const std::string& dim : variable.dims)
     shape.push_back(static_cast<hsize_t>(dataset.size(dim)));
-  }
   const Handle space(check(H5Screate_simple(static_cast<int>(shape.size()), shape.data(), nullptr),
                            variable.name));
   const Handle creation = creation_properties(check, variable, shape);
@@ -236,9 +224,8 @@ void write_results(const Dataset& dataset, const std::string& target) {
   const Checker check(target);
   {
     Handle file = create_file(check, temporary.path());
-    for (const Attribute& attribute : attributes_for(dataset, target)) {
+    for (const Attribute& attribute : attributes_for(dataset, target))
       std::visit(AttributeWriter{check, file.get(), attribute.name.c_str()}, attribute.value);
-    }
     std::vector<Handle> scales;
     for (size_t id = 0; id < dataset.dimensions().size(); ++id) {
       const std::string& name = dataset.dimensions()[id].name;

@@ -1,15 +1,10 @@
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cmath>
-#include <functional>
-#include <numeric>
-
-#include "analysis/stream_layers.hpp"
-#include "analysis/summary.hpp"
-#include "analysis/verdict.hpp"
+#include "analysis/output_norms.hpp"
+#include "analysis/ranking.hpp"
+#include "analysis/statistics.hpp"
 #include "io/paper_table.hpp"
-#include "io/tables.hpp"
+#include "io/side_files.hpp"
 
 namespace kvsim {
 namespace {
@@ -72,13 +67,12 @@ void add_measure(const Dataset& dataset, const std::vector<int64_t>& order,
                  bool alarm_when_low = false) {
   if (!dataset.has(variable)) return;
   Column column{over, head, name, {}, {}};
-  for (const int64_t p : order) {
+  for (const int64_t p : order)
     for (int64_t b = 0; b < dataset.size("budget"); ++b) {
       const double value = fold(dataset.row(variable, {p, b}));
       column.cells.push_back(text(value));
       column.alarming.push_back(alarm_when_low && value < kLowShare);
     }
-  }
   columns.push_back(std::move(column));
 }
 
@@ -89,12 +83,11 @@ std::vector<Column> name_columns(const Dataset& dataset, const std::vector<int64
   std::vector<Column> columns(2);
   columns[0] = {"", "policy", "policy", {}, {}, true};
   columns[1] = {"", "budget", "kept", {}, {}};
-  for (const int64_t p : order) {
+  for (const int64_t p : order)
     for (size_t b = 0; b < budgets.size(); ++b) {
       columns[0].cells.push_back(b == 0 ? policies[static_cast<size_t>(p)] : "");
       columns[1].cells.push_back(budgets[b]);
     }
-  }
   return columns;
 }
 
@@ -126,7 +119,7 @@ std::string line_of(const std::vector<Column>& columns,
   return line + "\n";
 }
 
-/// What both forms of the table show.
+/// Columns of both forms of the table.
 struct Summary {
   Verdict found;
   std::vector<int64_t> order;  ///< of policies
@@ -147,7 +140,7 @@ Summary summarised(const Dataset& dataset) {
     add_measure(dataset, summary.order, summary.columns, over, head, name, variable, fold, shown,
                 alarm_when_low);
   };
-  // What the policies are judged by stands first.
+  // The number that policies are judged by stands first.
   const char* const lead = judged_by(dataset);
   const bool losses = lead != nullptr && std::string_view(lead).starts_with("kl");
   add_column(losses ? "loss," : "stream", losses ? "nats" : "error",

@@ -5,17 +5,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <array>
 #include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <random>
-
-#include "sim/core/error.hpp"
 
 namespace kvsim {
 namespace {
@@ -85,7 +79,7 @@ TemporaryFile::TemporaryFile(std::string target) : target_(std::move(target)) {
   const std::filesystem::path place(target_);
   const std::string name = "." + place.filename().string() + "." + own_number() + ".part";
   path_ = (place.parent_path() / name).string();
-  if (path_.size() >= kLongestPath) usage_error({.what = "the path is too long", .where = target_});
+  if (path_.size() >= kLongestPath) usage_error({"the path is too long", target_});
   slot_ = take_slot(path_);
 }
 
@@ -97,8 +91,7 @@ TemporaryFile::~TemporaryFile() {
 void TemporaryFile::commit(bool flush) {
   // A name must never reach the disk before the bytes do; a full disk may show only here.
   if ((flush && !reaches_disk(path_, O_RDONLY)) || std::rename(path_.c_str(), target_.c_str()) != 0)
-    throw Error(Fault::failure,
-                {.what = "cannot be written", .where = target_, .found = std::strerror(errno)});
+    throw Error(Fault::failure, {"cannot be written", target_, std::strerror(errno)});
   const std::filesystem::path folder = std::filesystem::path(target_).parent_path();
   if (flush) reaches_disk(folder.empty() ? "." : folder.string(), O_RDONLY | O_DIRECTORY);
   path_.clear();
@@ -111,7 +104,7 @@ void write_file(const std::string& text, const std::string& target, bool flush) 
   std::ofstream out(file.path(), std::ios::binary);
   out << text;
   out.close();
-  if (!out) throw Error(Fault::failure, {.what = "cannot be written", .where = target});
+  if (!out) throw Error(Fault::failure, {"cannot be written", target});
   file.commit(flush);
 }
 
@@ -120,24 +113,22 @@ void check_target(const std::string& target, bool overwrite,
   namespace fs = std::filesystem;
   std::error_code fault;
   if (target.empty() || fs::path(target).filename().empty())
-    usage_error({.what = "no file name", .where = target, .expected = "a file to write"});
+    usage_error({"no file name", target, "", "a file to write"});
   const fs::path folder = fs::path(target).parent_path();
   if (!folder.empty() && !fs::is_directory(folder, fault))
-    usage_error({.what = "the folder to write to does not exist", .where = folder.string()});
+    usage_error({"the folder to write to does not exist", folder.string()});
   if (access(folder.empty() ? "." : folder.c_str(), W_OK) != 0)
-    usage_error({.what = "the folder to write to is not writable", .where = folder.string()});
+    usage_error({"the folder to write to is not writable", folder.string()});
   const fs::file_status status = fs::symlink_status(target, fault);
   if (status.type() == fs::file_type::not_found) return;
   for (const std::string& input : inputs)
     if (fs::equivalent(target, input, fault) && !fault)
-      usage_error({.what = "an input is never replaced", .where = target});
+      usage_error({"an input is never replaced", target});
   if (fs::is_directory(status))
-    usage_error({.what = "a folder stands where a file is to be written; only regular files are "
-                         "replaced",
-                 .where = target,
-                 .expected = "the name of a file, e.g. " + (fs::path(target) / "NAME").string()});
-  if (!fs::is_regular_file(status))
-    usage_error({.what = "only regular files are replaced", .where = target});
+    usage_error({"a folder stands where a file is to be written; only regular files are "
+                 "replaced",
+                 target, "", "the name of a file, e.g. " + (fs::path(target) / "NAME").string()});
+  if (!fs::is_regular_file(status)) usage_error({"only regular files are replaced", target});
   if (!overwrite)
     usage_error({.what = "the file exists", .where = target, .hint = "--overwrite replaces it"});
 }

@@ -1,10 +1,6 @@
 // Probes in a trace file: trace-format.md 7.
-#include <algorithm>
-#include <iterator>
 
 #include "io/trace_reader.hpp"
-#include "sim/core/error.hpp"
-#include "sim/core/layer_trace.hpp"
 
 namespace kvsim {
 namespace {
@@ -171,11 +167,9 @@ void TraceReader::put_later(const std::string& name) {
   if (later_ < 0) {
     std::string known;
     for (const ProbeInfo& probe : info_.probes) known += (known.empty() ? "" : ", ") + probe.name;
-    bad_data({.what = "no such probe",
-              .where = info_.path,
-              .found = known.empty() ? "no probes" : "probes " + known,
-              .expected = "a probe " + name + ", whose tokens take the place of the later ones",
-              .hint = "kvsim capture --probe writes probes"});
+    bad_data({"no such probe", info_.path, known.empty() ? "no probes" : "probes " + known,
+              "a probe " + name + ", whose tokens take the place of the later ones",
+              "kvsim capture --probe writes probes"});
   }
   const ProbeInfo& probe = info_.probes[static_cast<size_t>(later_)];
   const std::string use = " that takes the place of the later tokens";

@@ -1,15 +1,6 @@
 #include "io/trace_reader.hpp"
 
-#include <algorithm>
 #include <charconv>
-#include <cmath>
-#include <limits>
-#include <set>
-
-#include "sim/core/error.hpp"
-#include "sim/core/layer_trace.hpp"
-#include "sim/core/parallel.hpp"
-#include "sim/core/stream_share.hpp"
 
 namespace kvsim {
 namespace {
@@ -120,12 +111,9 @@ int64_t TraceReader::positive_attribute(const char* name, int64_t most) const {
 void TraceReader::read_root() {
   const auto format = file_.text_attribute("/", "format");
   if (!format && file_.text_attribute("/", "kvsim_version"))
-    bad_data(
-        {.what = "results of kvsim stand where a trace is expected",
-         .where = info_.path,
-         .found = "a results file of " + file_.text_attribute("/", "trace").value_or("a trace"),
-         .expected = "a trace",
-         .hint = "kvsim inspect, plot, report and explain read results"});
+    bad_data({"results of kvsim stand where a trace is expected", info_.path,
+              "a results file of " + file_.text_attribute("/", "trace").value_or("a trace"),
+              "a trace", "kvsim inspect, plot, report and explain read results"});
   if (format != "kvtrace")
     file_.fail("attribute format", format ? "not a trace" : "missing",
                format ? "\"" + *format + "\"" : "", "\"kvtrace\"");
@@ -389,7 +377,8 @@ LayerHeader TraceReader::read_header(int layer) {
   return header;
 }
 
-/// What stands between heads and stream: gains of the right shape, a root for every norm.
+/// Checks all that stands between heads and stream: gains of the right shape, a root for every
+/// norm.
 void TraceReader::check_path(const std::string& path, LayerHeader& header) const {
   const int64_t heads = info_.num_query_heads;
   const auto queries = static_cast<int64_t>(info_.query_position.size());

@@ -1,11 +1,4 @@
 #pragma once
-#include <cstdint>
-#include <optional>
-#include <set>
-#include <string>
-#include <string_view>
-#include <vector>
-
 #include "io/hdf5.hpp"
 #include "sim/core/layer_trace.hpp"
 

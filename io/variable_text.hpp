@@ -1,14 +1,7 @@
 #pragma once
 #include <hdf5.h>
 
-#include <cstddef>
-#include <cstdint>
-#include <fstream>
-#include <map>
-#include <optional>
-#include <string>
-#include <string_view>
-#include <vector>
+#include "sim/core/prelude.hpp"
 
 namespace kvsim::h5 {
 

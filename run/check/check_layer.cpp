@@ -1,15 +1,7 @@
 #include "run/check/check_layer.hpp"
 
-#include <algorithm>
-#include <cmath>
-#include <limits>
-#include <map>
-#include <utility>
-
 #include "run/study/study.hpp"
-#include "sim/core/error.hpp"
-#include "sim/core/parallel.hpp"
-#include "sim/core/stream_share.hpp"
+#include "run/trace/attention_reference.hpp"
 
 namespace kvsim {
 namespace {
@@ -38,7 +30,7 @@ PlainLayer::PlainLayer(const LayerTrace& layer, std::vector<int64_t> rows, bool 
 
 void PlainLayer::prepare(int head) {
   Head& own = heads_[static_cast<size_t>(head)];
-  for (const int64_t row : rows_) own.attention.push_back(attention(head, row));
+  for (const int64_t row : rows_) own.attention.push_back(attention_row(layer_, head, row));
   for (int64_t i = 0; i < layer_.info->prompt_len; ++i) {
     std::vector<double> projected(static_cast<size_t>(layer_.info->hidden_size), 0.0);
     add_projected(head, value(head, i), projected);
@@ -46,44 +38,8 @@ void PlainLayer::prepare(int head) {
   }
 }
 
-/// A of metrics.md: softmax over everything that the query sees, the sink among it.
-std::vector<double> PlainLayer::attention(int head, int64_t row) const {
-  const int64_t position = layer_.info->query_position[static_cast<size_t>(row)];
-  const int kv_head = head / layer_.info->group_size();
-  const std::vector<double> query = row_of(layer_.q, head, row);
-  constexpr double kUnseen = -std::numeric_limits<double>::infinity();
-  std::vector<double> weights;
-  double largest = layer_.attention_sink.empty() ? kUnseen
-                                                 : layer_.attention_sink[static_cast<size_t>(head)];
-  const double sink = largest;
-  for (int64_t i = 0; i <= position; ++i) {
-    double logit = 0;
-    const std::vector<double> key = row_of(layer_.k, kv_head, i);
-    for (size_t c = 0; c < key.size(); ++c) logit += query[c] * key[c];
-    logit *= layer_.scale;
-    if (layer_.softcap > 0) logit = layer_.softcap * std::tanh(logit / layer_.softcap);
-    if (layer_.sliding_window > 0 && i <= position - layer_.sliding_window) logit = kUnseen;
-    weights.push_back(logit);
-    largest = std::max(largest, logit);
-  }
-  double sum = std::exp(sink - largest);
-  for (double& weight : weights) sum += weight = std::exp(weight - largest);
-  for (double& weight : weights) weight /= sum;
-  return weights;
-}
-
 std::vector<double> PlainLayer::value(int head, int64_t entry) const {
   return row_of(layer_.v, head / layer_.info->group_size(), entry);
-}
-
-std::vector<double> PlainLayer::output(int head, const std::vector<double>& weights) const {
-  std::vector<double> sum(static_cast<size_t>(layer_.value_dim()), 0.0);
-  for (size_t i = 0; i < weights.size(); ++i) {
-    if (weights[i] == 0) continue;
-    const std::vector<double> v = value(head, static_cast<int64_t>(i));
-    for (size_t c = 0; c < v.size(); ++c) sum[c] += weights[i] * v[c];
-  }
-  return sum;
 }
 
 void PlainLayer::add_projected(int head, const std::vector<double>& x,
@@ -115,8 +71,8 @@ PlainMeasures PlainLayer::of_row(const PlainSets& kept, size_t r) const {
       }
     }
     for (double& weight : left) weight /= 1 - dropped;
-    const std::vector<double> z = output(static_cast<int>(h), full);
-    const std::vector<double> moved = output(static_cast<int>(h), left);
+    const std::vector<double> z = weighted_values(layer_, static_cast<int64_t>(h), full);
+    const std::vector<double> moved = weighted_values(layer_, static_cast<int64_t>(h), left);
     outputs.insert(outputs.end(), z.begin(), z.end());
     moved_outputs.insert(moved_outputs.end(), moved.begin(), moved.end());
   }
@@ -301,9 +257,8 @@ LayerCheckResult check_run(const TraceReader& reader, const StudyOptions& option
   for (const CheckedVariable& variable : compare(values_of(results, layer), values_of(same, layer)))
     if (variable.difference != 0)
       throw Error(Fault::verification,
-                  {.what = "the same layer twice gives other values",
-                   .where = reader.info().path,
-                   .found = variable.name + " of layer " + std::to_string(layer)});
+                  {"the same layer twice gives other values", reader.info().path,
+                   variable.name + " of layer " + std::to_string(layer)});
   check_plain(reader, again, same, layer, result);
   const Dataset elsewhere = run(other);
   compare_sets(same, elsewhere, layer, result);

@@ -1,13 +1,7 @@
 #pragma once
-#include <cstdint>
-#include <string>
-#include <vector>
-
 #include "analysis/dataset.hpp"
-#include "analysis/study_options.hpp"
+#include "analysis/measure.hpp"
 #include "io/trace_reader.hpp"
-#include "sim/backend/backend.hpp"
-#include "sim/core/layer_trace.hpp"
 
 /// A layer's measures by definition (metrics.md 1 and 2), in float64 and plain loops over one
 /// element at a time, of sets that are only dropped from. It shares no code with the replay: it is
@@ -38,9 +32,7 @@ class PlainLayer {
     std::vector<double> weight;                  ///< [n] norm of v_i W
   };
   void prepare(int head);
-  std::vector<double> attention(int head, int64_t row) const;
   std::vector<double> value(int head, int64_t entry) const;
-  std::vector<double> output(int head, const std::vector<double>& weights) const;
   void add_projected(int head, const std::vector<double>& x, std::vector<double>& sum) const;
   PlainMeasures of_row(const PlainSets& kept, size_t r) const;
 

@@ -1,13 +1,80 @@
 #pragma once
-#include <cstdint>
-#include <string>
-#include <vector>
-
 #include "analysis/dataset.hpp"
 #include "io/trace_reader.hpp"
 #include "sim/backend/backend.hpp"
+#include "sim/policy/record.hpp"
 
 namespace kvsim {
+
+/// A record, and the records that replay it with other ways to aggregate over its window
+/// (metrics.md 1, fragility): every row of the window alone, the maximum, and DefensiveKV.
+struct FragilityGroup {
+  std::string base;                  ///< canonical texts
+  std::vector<std::string> singles;  ///< aggregate=single,single_row=0..m-1
+  std::string max;                   ///< aggregate=max,group=max
+  /// DefensiveKV's step in its own order (Algorithm 1): the same of attention alone, then the
+  /// prior, and only then the norm, without which a prior that ties entries changes no choice.
+  std::string defensive;
+  std::string published;  ///< defensivekv:code with the record's window
+};
+
+/// Empty `singles` for records without a window of queries of known length.
+FragilityGroup fragility_group(const Record& record);
+
+/// The groups of all records that have one.
+std::vector<FragilityGroup> fragility_groups(const std::vector<Record>& records);
+
+/// Least, middle and largest value over the single rows.
+struct Band {
+  double low = 0;
+  double middle = 0;
+  double high = 0;
+};
+
+/// Stream error (NaN when it was not measured), and over layers the mean of the means of retained
+/// importance, its worst, and the sum of outliers.
+template <class Value>
+struct FragilityMeasures {
+  Value stream, mean, min, outliers;
+};
+
+/// One block of the summary.
+struct FragilityRow {
+  std::string base;
+  std::string budget;
+  FragilityMeasures<Band> single;  ///< over the single rows
+  /// Name under which the record is compared.
+  std::vector<std::pair<std::string, FragilityMeasures<double>>> others;
+};
+
+/// Per group and budget of a results file that holds all records of the groups.
+std::vector<FragilityRow> fragility_rows(const Dataset& results,
+                                         const std::vector<FragilityGroup>& groups);
+
+/// Parts of a page about results beside the results, all of them from the trace.
+struct DetailHooks {
+  std::function<void(const std::string&)> message;                ///< whole sentences
+  std::function<void(double done, const std::string&)> progress;  ///< done in [0, 1]
+};
+
+/// Positions of at most `count` steps, ascending: the worst of every policy and budget come first,
+/// by stream error, or by retained importance (mean over layers) where that was not measured.
+std::vector<int64_t> worst_steps(const Dataset& results, int64_t count);
+
+/// The prompt entries of most importance at each of these steps, whatever a policy kept: the
+/// variables `entry` (layer, step, rank; -1: none) and `share` (layer, head, step, rank): share of
+/// the layer's importance over all prompt entries and query heads. Entries are chosen per layer,
+/// pooled over its heads, most first.
+Dataset looked_for(const Dataset& results, const TraceReader& reader,
+                   const std::vector<int64_t>& steps, int64_t most, Backend& backend,
+                   const DetailHooks& hooks);
+
+/// All that the trace adds to the results: looked_for() at the worst steps, texts of the tokens
+/// (`token_text`), and, where the results lack them, kept sets (`kept_mask`) and retained
+/// importance per head, for which the record of the results is replayed once more. What is too
+/// large or cannot be replayed is left out, with a message.
+Dataset details_of(const Dataset& results, const TraceReader& reader, Backend& backend,
+                   const DetailHooks& hooks);
 
 /// One cell of a results file, by its indices there.
 struct ExplainedCell {

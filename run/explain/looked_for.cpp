@@ -1,15 +1,7 @@
-#include "run/explain/looked_for.hpp"
-
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cmath>
-#include <limits>
-#include <numeric>
-
-#include "run/study/option_table.hpp"
+#include "run/explain/explain.hpp"
 #include "run/study/study.hpp"
-#include "sim/core/error.hpp"
 
 namespace kvsim {
 namespace {

@@ -1,9 +1,6 @@
 #include "run/live/live_attention.hpp"
 
-#include <algorithm>
-
-#include "sim/core/error.hpp"
-#include "sim/policy/trace_check.hpp"
+#include "sim/policy/policy_run.hpp"
 #include "sim/replay/layer_replay.hpp"
 #include "sim/replay/slots.hpp"
 
@@ -62,11 +59,10 @@ LiveAttention::LiveAttention(const TraceReader& reader, std::vector<Record> reco
   for (const int layer : layers_) {
     const int64_t window = reader.header(layer).sliding_window;
     if (window == 0 || window >= info_.total_len) continue;
-    bad_data({.what = "the layer is not compressed, since its sliding window is shorter than the "
-                      "trace",
-              .where = info_.path + ", layer " + std::to_string(layer),
-              .found = "a window of " + std::to_string(window),
-              .expected = "layers that see the whole trace"});
+    bad_data({"the layer is not compressed, since its sliding window is shorter than the "
+              "trace",
+              info_.path + ", layer " + std::to_string(layer),
+              "a window of " + std::to_string(window), "layers that see the whole trace"});
   }
   check_records(records, budgets, reader.info(), layers_, files_);
   check_compressions(records, budgets, info_, layers_, files_);
@@ -86,10 +82,10 @@ void LiveAttention::refuse_later_surveys() const {
       return epoch.policies && epoch.policies->needs_survey();
     });
     if (!across) continue;
-    usage_error({.what = "each of its compressions ranks across layers, but a model that runs has "
-                         "not come to the later ones",
-                 .where = "policy " + policies_->records()[planned.record].canonical(),
-                 .expected = "schedule=prefill, or budgets that a layer has by itself"});
+    usage_error({"each of its compressions ranks across layers, but a model that runs has "
+                 "not come to the later ones",
+                 "policy " + policies_->records()[planned.record].canonical(), "",
+                 "schedule=prefill, or budgets that a layer has by itself"});
   }
 }
 

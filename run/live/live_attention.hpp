@@ -1,17 +1,8 @@
 #pragma once
-#include <cstdint>
-#include <functional>
-#include <map>
-#include <memory>
-#include <optional>
-#include <utility>
-#include <vector>
-
 #include "io/trace_reader.hpp"
 #include "run/trace/trace_files.hpp"
-#include "sim/backend/backend.hpp"
 #include "sim/policy/policy_run.hpp"
-#include "sim/replay/periodic.hpp"
+#include "sim/replay/layer_replay.hpp"
 
 namespace kvsim {
 

@@ -1,15 +1,9 @@
-#include "run/study/equal_bytes.hpp"
-
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <set>
-
 #include "analysis/memory_model.hpp"
-#include "run/study/study_plan.hpp"
+#include "run/study/study.hpp"
 #include "run/trace/trace_files.hpp"
 #include "sim/policy/policy_run.hpp"
-#include "sim/policy/trace_check.hpp"
 #include "sim/stages/allocate/allocate.hpp"
 
 namespace kvsim {

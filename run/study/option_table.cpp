@@ -1,15 +1,10 @@
-#include "run/study/option_table.hpp"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
-#include <limits>
 #include <nlohmann/json.hpp>
 
-#include "analysis/variables.hpp"
-#include "run/study/equal_bytes.hpp"
-#include "sim/core/error.hpp"
+#include "analysis/dataset.hpp"
+#include "run/study/study.hpp"
 
 namespace kvsim {
 namespace {
@@ -208,9 +203,8 @@ StudyOptions options_of(const Dataset& results) {
 
 void check_together(const StudyOptions& options, const std::string& where) {
   if (options.bandwidth.has_value() == options.peak.has_value()) return;
-  usage_error({.what = options.peak ? "no bandwidth" : "no peak",
-               .where = where,
-               .expected = "bandwidth and peak together"});
+  usage_error(
+      {options.peak ? "no bandwidth" : "no peak", where, "", "bandwidth and peak together"});
 }
 
 }  // namespace kvsim

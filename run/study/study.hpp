@@ -1,18 +1,45 @@
 #pragma once
-#include <cstdint>
-#include <functional>
-#include <map>
-#include <memory>
-#include <string>
+#include <future>
+#include <nlohmann/json_fwd.hpp>
 
 #include "analysis/dataset.hpp"
+#include "analysis/measure.hpp"
 #include "io/trace_reader.hpp"
-#include "run/study/study_plan.hpp"
 #include "run/trace/trace_files.hpp"
+#include "sim/backend/cuda_backend.hpp"
 #include "sim/policy/policy_run.hpp"
+#include "sim/policy/record.hpp"
 #include "sim/replay/layer_replay.hpp"
+#include "sim/stages/scored_layer.hpp"
 
 namespace kvsim {
+
+/// Plan of a study: options and a trace put together, before any layer is read.
+struct StudyPlan {
+  StudyOptions options;           ///< no doubles; layers that are replayed; variables for metrics
+  std::vector<SpanTokens> spans;  ///< of the results
+  std::vector<Record> records;    ///< those of the options, then those replayed for measures only
+  std::vector<int64_t> projected_steps;  ///< of the T later steps, those that go through W_O
+
+  RunShape shape(const TraceInfo& info) const { return {info, options, spans}; }
+};
+
+/// Equal records, and budgets that keep the same share of the prompt, collapse to the first.
+void take_doubles_out(StudyOptions& options, int64_t prompt_len);
+
+/// Layers with a sliding window shorter than the trace are left out and named to `message`; none
+/// left, or no later step, is bad data.
+StudyPlan plan_study(const TraceReader& trace, StudyOptions options,
+                     const std::function<void(const std::string&)>& message = nullptr);
+
+/// Throws what a study would be refused for: it asks what the trace holds and reads no layer.
+void check_study(const TraceReader& trace, const StudyPlan& plan, const SideFiles& files);
+void check_study(const TraceReader& trace, const StudyOptions& options);
+
+/// K of --wo-steps when the user gave none: all steps while projecting them costs at most a quarter
+/// of a replay of usual size (or a fifth of a second), else fewer, but at least 16. Depends on the
+/// shapes of the trace only, so that a record is measured at the same steps in every company.
+int64_t default_wo_steps(const TraceInfo& info, int64_t value_dim);
 
 class LayersAhead;
 class StudyMeasures;
@@ -67,5 +94,137 @@ class Study {
   int64_t passes_done_ = 0;  ///< over one layer
   int64_t passes_ = 0;       ///< to be done
 };
+
+/// Root attributes: what ran, on what, with which parameters.
+void describe_run(Dataset& dataset, const TraceReader& reader, const StudyOptions& options,
+                  const std::vector<Record>& records, const Backend& backend, int64_t wo_steps);
+
+/// Records that are replayed beside the run's own for what it measures.
+std::vector<Record> records_beside(const RunShape& run);
+/// Throws bad data when the trace does not hold the queries that a measure of the run reads.
+void check_measures(const RunShape& run, const SideFiles& files);
+
+/// The results of one study, and the measures that fill them: each is made if some variable of it
+/// is written.
+class StudyMeasures {
+ public:
+  /// All that is referred to must outlive this.
+  StudyMeasures(const RunShape& run, const SideFiles& files, std::vector<int64_t> projected_steps);
+
+  const MeasureRun& run() const { return run_; }
+  /// Work of a layer's replay for the measures.
+  PrefillOptions replay_options() const;
+  bool sees_epochs() const { return needs_.epochs; }
+  /// One layer: its measures are written when Layer::finish() returns.
+  class Layer;
+
+  /// Adds what is known only at the end, and hands the results over.
+  Dataset finish();
+
+ private:
+  Dataset dataset_;
+  MeasureRun run_;
+  std::vector<std::unique_ptr<Measure>> measures_;
+  MeasureNeeds needs_;  ///< of all
+};
+
+class StudyMeasures::Layer {
+ public:
+  Layer(StudyMeasures& study, LayerWork& work, int64_t index, const LayerReplay& replay,
+        const std::vector<Record>& records);
+
+  void see(const StepBlock& block);
+  void see_epoch(LayerWork& prompt, const PrefillReplay& replay, size_t record, int64_t first_step);
+  void finish();
+  double projection_seconds() const { return norms_.seconds(); }
+
+ private:
+  void read_rows();
+
+  StudyMeasures& study_;
+  OutputNorms norms_;
+  MeasuredLayer layer_;
+  MeasureResults results_;
+};
+
+/// Reads layers one after the other, one ahead of the work.
+class LayersAhead {
+ public:
+  /// `order`: what next() will be asked for. What is given must outlive this.
+  LayersAhead(const TraceFiles& files, Backend& backend, std::vector<int> order);
+
+  /// Waits for the next layer and begins to read the one after it.
+  LayerTrace next();
+
+ private:
+  void start();
+
+  const TraceFiles& files_;
+  PrefetchingBackend* ahead_of_;  ///< null if it needs no word of what comes
+  std::vector<int> order_;
+  size_t at_ = 0;
+  std::future<LayerTrace> ahead_;
+};
+
+/// The forms in which bytes may be made equal: `flattened`, `padded`, `paged`, `in-place`
+/// (metrics.md 9).
+const std::vector<std::string>& byte_forms();
+
+/// Attribute of results whose budgets are shares of bytes: the form.
+inline constexpr const char* kEqualBytes = "equal_bytes";
+
+/// Options without `equal_bytes` stay as they are. Else every record gets budgets of its own: at
+/// each budget of `options`, a share of the prompt's full cache, the most entries with which it
+/// holds no more bytes than that. The trace is scored a few times. Returns the records that hold
+/// more with a single entry, and where.
+std::vector<std::string> make_bytes_equal(const TraceReader& trace, Backend& backend,
+                                          StudyOptions& options);
+
+inline constexpr const char* kIdleSettings = "without_effect";
+
+/// Settings that changed nothing in a replay, as the results show it: a budget at which a policy
+/// that evicts evicted no entry; scores, where the window takes the whole budget; a stage
+/// `quantize` that rounded none; layers of `skip_layers` that the model does not have. One line for
+/// each policy, "POLICY at BUDGET, BUDGET: WHY"; lines end with '\n'. `records` [policy].
+std::string idle_settings(const Dataset& results, const std::vector<Record>& records);
+
+enum class OptionType { flag, count, real, word, names };
+
+/// One option of how a study measures, declared once: its text in `--help`, its key in a sweep's
+/// file, its part of what names a unit, and its entry in the results' `config`.
+struct StudyOption {
+  std::string key;          ///< of a sweep's file and of `config`, e.g. wo_steps
+  std::string flag;         ///< on the command line, without dashes, e.g. wo-steps
+  std::string placeholder;  ///< of its value there; empty for flags
+  std::string meaning;      ///< in --help
+  OptionType type = OptionType::flag;
+  double low = 0;  ///< of counts and reals
+  double high = 0;
+  std::vector<std::string> words = {};            ///< of words
+  std::vector<std::string> (*known)() = nullptr;  ///< names that there are; null: any
+
+  bool (*is_set)(const StudyOptions&) = nullptr;  ///< null: always
+  nlohmann::ordered_json (*read)(const StudyOptions&) = nullptr;
+  /// A value that was checked; of `names` one more. A word is given by its number among `words`.
+  void (*set_number)(StudyOptions&, double) = nullptr;
+  void (*add_name)(StudyOptions&, const std::string&) = nullptr;
+
+  /// "a number in [0, 1]", "one of l1, l2", ...
+  std::string expected() const;
+  bool in_range(double value) const { return value >= low && value <= high; }
+};
+
+/// All of them, in the order of --help.
+const std::vector<StudyOption>& study_options();
+
+/// Values of the options, by key: all that a result depends on beside the records, in a form
+/// that does not change with the order of typing. Those that are not set are left out.
+nlohmann::ordered_json options_text(const StudyOptions& options);
+
+/// How a results file was measured, from its `config`: what that lacks keeps its default.
+StudyOptions options_of(const Dataset& results);
+
+/// Throws (usage) where options that belong together are not given together; `where` asked.
+void check_together(const StudyOptions& options, const std::string& where);
 
 }  // namespace kvsim

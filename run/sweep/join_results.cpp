@@ -1,12 +1,8 @@
-#include "run/sweep/join_results.hpp"
-
-#include <algorithm>
-#include <cstring>
 #include <nlohmann/json.hpp>
 
-#include "analysis/variables.hpp"
-#include "run/study/idle_settings.hpp"
-#include "sim/core/error.hpp"
+#include "analysis/dataset.hpp"
+#include "run/study/study.hpp"
+#include "run/sweep/sweep.hpp"
 
 namespace kvsim {
 namespace {
@@ -50,23 +46,18 @@ ResultsJoin::ResultsJoin(std::vector<std::string> policies)
     : policies_(std::move(policies)), from_(policies_.size()), configs_(policies_.size()) {}
 
 void ResultsJoin::add(const Dataset& part, const std::string& name) {
-  if (!part.has("policy") || part.at("policy").type() != VariableType::text) {
-    bad_data({.what = "not a results file", .where = name, .found = "no policies"});
-  }
+  if (!part.has("policy") || part.at("policy").type() != VariableType::text)
+    bad_data({"not a results file", name, "no policies"});
   std::vector<size_t> places;
   add_policies(part, name, places);
   if (shape_.dimensions().empty()) add_shape(part);
   for (const Dimension& dimension : part.dimensions()) {
     if (dimension.name == "policy") continue;
-    if (!shape_.has_dimension(dimension.name) || shape_.size(dimension.name) != dimension.size) {
-      bad_data({.what = "belongs to another run",
-                .where = name,
-                .found = dimension.name + " of another length"});
-    }
+    if (!shape_.has_dimension(dimension.name) || shape_.size(dimension.name) != dimension.size)
+      bad_data({"belongs to another run", name, dimension.name + " of another length"});
   }
-  for (const Variable& variable : part.variables()) {
+  for (const Variable& variable : part.variables())
     if (variable.name != "policy") add_variable(variable, places, name);
-  }
   add_config(part, places);
 }
 
@@ -89,17 +80,11 @@ void ResultsJoin::add_policies(const Dataset& part, const std::string& name,
                                std::vector<size_t>& places) {
   for (const std::string& policy : std::get<std::vector<std::string>>(part.at("policy").values)) {
     const auto found = std::ranges::find(policies_, policy);
-    if (found == policies_.end()) {
-      bad_data({.what = "a policy that is not in the sweep", .where = name, .found = policy});
-    }
+    if (found == policies_.end()) bad_data({"a policy that is not in the sweep", name, policy});
     const auto place = static_cast<size_t>(found - policies_.begin());
-    if (!from_[place].empty()) {
-      bad_data({.what = "a policy twice",
-                .where = name,
-                .found = policy,
-                .expected = "parts without doubles",
-                .hint = "it is in " + from_[place] + ", too"});
-    }
+    if (!from_[place].empty())
+      bad_data({"a policy twice", name, policy, "parts without doubles",
+                "it is in " + from_[place] + ", too"});
     from_[place] = name;
     places.push_back(place);
   }
@@ -112,42 +97,33 @@ void ResultsJoin::add_variable(const Variable& variable, const std::vector<size_
     if (known == variables_.end()) {
       variables_.emplace(variable.name, variable);
     } else if (!same(known->second, variable)) {
-      bad_data({.what = "belongs to another run",
-                .where = name,
-                .found = "other values of " + variable.name});
+      bad_data({"belongs to another run", name, "other values of " + variable.name});
     }
     return;
   }
-  if (known == variables_.end()) {
+  if (known == variables_.end())
     variables_.emplace(variable.name, make_variable(declared(variable.name), shape_));
-  }
   Variable& whole = variables_.at(variable.name);
-  if (whole.dims != variable.dims || whole.type() != variable.type()) {
-    bad_data({.what = "belongs to another run",
-              .where = name,
-              .found = variable.name + " of another shape"});
-  }
+  if (whole.dims != variable.dims || whole.type() != variable.type())
+    bad_data({"belongs to another run", name, variable.name + " of another shape"});
   const int64_t length = shape_.count({variable.dims.begin() + 1, variable.dims.end()});
-  for (size_t p = 0; p < places.size(); ++p) {
+  for (size_t p = 0; p < places.size(); ++p)
     copy_row(variable.values, static_cast<int64_t>(p), whole.values,
              static_cast<int64_t>(places[p]), length);
-  }
 }
 
 void ResultsJoin::add_config(const Dataset& part, const std::vector<size_t>& places) {
   const auto config = ordered_json::parse(text_attribute(part, "config"), nullptr, false);
   if (!config.is_object() || !config.contains("policies") || !config["policies"].is_array()) return;
   const ordered_json& policies = config["policies"];
-  for (size_t p = 0; p < places.size() && p < policies.size(); ++p) {
+  for (size_t p = 0; p < places.size() && p < policies.size(); ++p)
     configs_[places[p]] = policies[p].dump();
-  }
 }
 
 std::vector<std::string> ResultsJoin::missing() const {
   std::vector<std::string> names;
-  for (size_t p = 0; p < policies_.size(); ++p) {
+  for (size_t p = 0; p < policies_.size(); ++p)
     if (from_[p].empty()) names.push_back(policies_[p]);
-  }
   return names;
 }
 
@@ -160,9 +136,8 @@ Dataset ResultsJoin::finish() {
   auto config = ordered_json::parse(text_attribute(whole, "config"), nullptr, false);
   if (config.is_object()) {
     config["policies"] = ordered_json::array();
-    for (const std::string& text : configs_) {
+    for (const std::string& text : configs_)
       if (!text.empty()) config["policies"].push_back(ordered_json::parse(text));
-    }
     whole.set_attribute("config", config.dump());
   }
   return whole;
@@ -170,9 +145,8 @@ Dataset ResultsJoin::finish() {
 
 Dataset one_policy(const Dataset& results, int64_t policy) {
   Dataset part;
-  for (const Dimension& dimension : results.dimensions()) {
+  for (const Dimension& dimension : results.dimensions())
     part.add_dimension(dimension.name, dimension.name == "policy" ? 1 : dimension.size);
-  }
   for (const Variable& variable : results.variables()) {
     Variable copy{variable.name,      variable.dims,  variable.units,
                   variable.long_name, variable.flags, {}};
@@ -189,9 +163,8 @@ Dataset one_policy(const Dataset& results, int64_t policy) {
     }
     part.add(std::move(copy));
   }
-  for (const Attribute& attribute : results.attributes()) {
+  for (const Attribute& attribute : results.attributes())
     part.set_attribute(attribute.name, attribute.value);
-  }
   auto config = ordered_json::parse(text_attribute(results, "config"), nullptr, false);
   if (config.is_object() && config.contains("policies") && config["policies"].is_array() &&
       static_cast<size_t>(policy) < config["policies"].size()) {

@@ -1,17 +1,8 @@
-#include "run/sweep/sweep_best.hpp"
-
-#include <algorithm>
-#include <array>
-#include <cmath>
-#include <map>
-#include <optional>
-
+#include "analysis/output_norms.hpp"
 #include "analysis/ranking.hpp"
-#include "analysis/stream_layers.hpp"
-#include "analysis/summary.hpp"
-#include "analysis/undefined.hpp"
+#include "analysis/statistics.hpp"
 #include "run/study/known_results.hpp"
-#include "sim/core/parallel.hpp"
+#include "run/sweep/sweep.hpp"
 
 namespace kvsim {
 namespace {
@@ -47,9 +38,8 @@ class Series {
       for (size_t b = 0; b < options_.budgets.size(); ++b) {
         const int64_t column = column_of(job, results, b);
         if (column < 0) continue;
-        for (size_t r = 0; r < options_.records.size(); ++r) {
+        for (size_t r = 0; r < options_.records.size(); ++r)
           add_one(results, {c, b, r}, trace, column);
-        }
       }
     }
   }
@@ -65,7 +55,7 @@ class Series {
     }
     return series;
   }
-  /// What a record holds over what a budget gives, of every trace and seed.
+  /// Entries that a record holds over what a budget gives, of every trace and seed.
   std::span<const double> held(size_t budget, size_t record) const {
     const auto found = held_.find({budget, record});
     return found == held_.end() ? std::span<const double>() : found->second;
@@ -147,9 +137,8 @@ class Series {
     const bool squares = criterion.over == Fold::rms;
     std::vector<double> steps(seeds.front().size(), 0.0);
     for (size_t t = 0; t < steps.size(); ++t) {
-      for (const std::vector<double>& one : seeds) {
+      for (const std::vector<double>& one : seeds)
         steps[t] += (squares ? one[t] * one[t] : one[t]) / static_cast<double>(seeds.size());
-      }
       if (squares) steps[t] = std::sqrt(steps[t]);
     }
     return steps;
@@ -169,12 +158,10 @@ class Series {
 void drop_undefined(std::vector<SettingSeries>& settings) {
   for (size_t trace = 0; trace < settings.front().size(); ++trace) {
     std::vector<size_t> kept;
-    for (size_t t = 0; t < settings.front()[trace].size(); ++t) {
-      if (std::ranges::any_of(
-              settings, [&](const SettingSeries& one) { return !std::isnan(one[trace][t]); })) {
+    for (size_t t = 0; t < settings.front()[trace].size(); ++t)
+      if (std::ranges::any_of(settings,
+                              [&](const SettingSeries& one) { return !std::isnan(one[trace][t]); }))
         kept.push_back(t);
-      }
-    }
     for (SettingSeries& one : settings) {
       std::vector<double> steps;
       for (const size_t t : kept) steps.push_back(one[trace][t]);
@@ -187,13 +174,10 @@ void drop_undefined(std::vector<SettingSeries>& settings) {
 bool differ(const std::vector<SettingSeries>& settings) {
   constexpr double kRounding = 1e-6;
   const SettingSeries& first = settings.front();
-  for (const SettingSeries& one : settings) {
-    for (size_t trace = 0; trace < one.size(); ++trace) {
-      for (size_t t = 0; t < one[trace].size(); ++t) {
+  for (const SettingSeries& one : settings)
+    for (size_t trace = 0; trace < one.size(); ++trace)
+      for (size_t t = 0; t < one[trace].size(); ++t)
         if (std::abs(one[trace][t] - first[trace][t]) > kRounding) return true;
-      }
-    }
-  }
   return false;
 }
 
@@ -302,9 +286,8 @@ std::optional<BestRow> best_row(const Series& series, const StudyOptions& option
                                                          of.records);
   if (settings.empty()) return std::nullopt;
   int usual = -1;
-  for (size_t k = 0; k < of.records.size(); ++k) {
+  for (size_t k = 0; k < of.records.size(); ++k)
     if (options.records[of.records[k]].canonical() == of.preset) usual = static_cast<int>(k);
-  }
   const std::vector<bool> in = ranked(series, of);
   BestRow row{of.preset,
               of.records.size(),

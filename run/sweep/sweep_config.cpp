@@ -1,29 +1,10 @@
-#include "run/sweep/sweep_config.hpp"
-
 #include <fmt/format.h>
 
-#include <stdexcept>
-
-namespace kvsim {
-/// toml++ asserts what some broken files do not hold, e.g. one with the line `[=[policy]]`.
-[[noreturn]] inline void broken_toml() { throw std::runtime_error("a broken key or value"); }
-}  // namespace kvsim
-#define TOML_ASSERT(holds) static_cast<void>((holds) || (::kvsim::broken_toml(), false))
-#include <toml++/toml.h>
-#undef TOML_ASSERT
-
-#include <algorithm>
 #include <cerrno>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <functional>
-#include <map>
-#include <sstream>
 
-#include "run/study/option_table.hpp"
-#include "sim/core/error.hpp"
-#include "sim/stages/parameter.hpp"
+#include "run/study/study.hpp"
+#include "run/sweep/sweep.hpp"
+#include "sim/policy/toml.hpp"
 
 namespace kvsim {
 namespace {
@@ -51,10 +32,10 @@ class Parser {
     try {
       root = toml::parse(text);
     } catch (const toml::parse_error& error) {
-      usage_error({.what = "not TOML: " + std::string(error.description()),
-                   .where = place(error.source().begin.line)});
+      usage_error(
+          {"not TOML: " + std::string(error.description()), place(error.source().begin.line)});
     } catch (const std::runtime_error& error) {
-      usage_error({.what = std::string("not TOML: ") + error.what(), .where = config_.path});
+      usage_error({std::string("not TOML: ") + error.what(), config_.path});
     }
     for (const auto& [key, node] : in_order(root)) top_level(key, *node);
     if (config_.options.records.empty()) missing("[[policy]]", "at least one table of policies");
@@ -79,7 +60,7 @@ class Parser {
     usage_error(std::move(parts));
   }
   [[noreturn]] void missing(const char* key, const char* expected) const {
-    usage_error({.what = std::string("no ") + key, .where = config_.path, .expected = expected});
+    usage_error({std::string("no ") + key, config_.path, "", expected});
   }
 
   /// toml++ sorts keys by name; the order of axes is the order in which they were typed.
@@ -113,7 +94,7 @@ class Parser {
     if (list == nullptr) return {item(node)};
     std::vector<Item> found;
     for (const toml::node& one : *list) found.push_back(item(one));
-    if (found.empty()) fail(node, {.what = "an empty list"});
+    if (found.empty()) fail(node, {"an empty list"});
     return found;
   }
 
@@ -132,11 +113,10 @@ class Parser {
 
   int64_t whole(const Item& item, int64_t least) const {
     const auto* integer = item.node->as_integer();
-    if (integer == nullptr || integer->get() < least) {
+    if (integer == nullptr || integer->get() < least)
       fail(*item.node, {.what = "not a whole number",
                         .found = item.text,
                         .expected = fmt::format("an integer >= {}", least)});
-    }
     return integer->get();
   }
   bool flag(const Item& item) const {
@@ -159,11 +139,10 @@ class Parser {
       for (const Item& one : items(node)) measure(*option, one);
       return;
     }
-    const auto& readers = keys();
-    const auto reader = readers.find(key);
-    if (reader == readers.end()) {
-      std::vector<std::string> known = {"policy"};
-      for (const auto& [named, use] : readers) known.push_back(named);
+    static const std::vector<std::string> replayed = {"traces", "seeds", "layers", "budgets"};
+    if (std::ranges::find(replayed, key) == replayed.end()) {
+      std::vector<std::string> known = replayed;
+      known.push_back("policy");
       for (const StudyOption& one : study_options()) known.push_back(one.key);
       fail(node, {.what = "unknown key",
                   .found = key,
@@ -171,35 +150,24 @@ class Parser {
                   .hint = key == "base" || key == "vary" ? "kvsim search runs the file of a search"
                                                          : did_you_mean(key, known)});
     }
-    for (const Item& one : items(node)) reader->second(one);
+    for (const Item& one : items(node)) replay(key, one);
   }
 
-  /// Effect of each key of the top level that says what to replay, by value.
-  std::map<std::string, std::function<void(const Item&)>> keys() {
-    StudyOptions& o = config_.options;
-    return {
-        {"traces",
-         [this](const Item& i) {
-      const std::string path = beside_file(i.text);
-      config_.places.emplace(path, place(*i.node));
-      config_.traces.push_back(path);
-         }},
-        {"seeds",
-         [this](const Item& i) { config_.seeds.push_back(static_cast<uint64_t>(whole(i, 0))); }},
-        {"layers",
-         [this](const Item& i) {
-      const int64_t layer = std::min<int64_t>(whole(i, 0), 1 << 30);
-      config_.places.emplace(std::to_string(layer), place(*i.node));
-      config_.layers.push_back(static_cast<int>(layer));
-         }},
-        {"budgets",
-         [this, &o](const Item& i) {
-      o.budgets.push_back(at(*i.node, [&] { return Budget::parse(i.text); }));
-         }},
-        };
+  /// One value of a key that says what to replay.
+  void replay(const std::string& key, const Item& one) {
+    if (key == "traces") {
+      config_.traces.push_back(beside_file(one.text));
+      config_.places.emplace(config_.traces.back(), place(*one.node));
+    } else if (key == "seeds") {
+      config_.seeds.push_back(static_cast<uint64_t>(whole(one, 0)));
+    } else if (key == "layers") {
+      config_.layers.push_back(static_cast<int>(std::min<int64_t>(whole(one, 0), 1 << 30)));
+      config_.places.emplace(std::to_string(config_.layers.back()), place(*one.node));
+    } else {
+      config_.options.budgets.push_back(at(*one.node, [&] { return Budget::parse(one.text); }));
+    }
   }
 
-  /// One value of an option of how to measure.
   void measure(const StudyOption& option, const Item& one) {
     StudyOptions& options = config_.options;
     switch (option.type) {
@@ -214,32 +182,29 @@ class Parser {
     const bool whole_number = option.type == OptionType::count;
     const auto value = whole_number && !one.node->is_integer() ? std::nullopt
                                                                : one.node->value<double>();
-    if (!value || !option.in_range(*value)) {
+    if (!value || !option.in_range(*value))
       fail(*one.node,
            {.what = whole_number ? "not a whole number in range" : "not a number in range",
             .found = one.text,
             .expected = option.expected()});
-    }
     option.set_number(options, *value);
   }
 
   void name(const StudyOption& option, const Item& one) {
     if (option.known != nullptr) {
       const std::vector<std::string> known = option.known();
-      if (std::ranges::find(known, one.text) == known.end()) {
+      if (std::ranges::find(known, one.text) == known.end())
         fail(*one.node, {.what = "unknown " + option.flag,
                          .found = one.text,
                          .hint = did_you_mean(one.text, known)});
-      }
     }
     option.add_name(config_.options, one.text);
   }
 
   void policies(const toml::node& node) {
     const toml::array* tables = node.as_array();
-    if (tables == nullptr || !tables->is_homogeneous(toml::node_type::table)) {
+    if (tables == nullptr || !tables->is_homogeneous(toml::node_type::table))
       fail(node, {.what = "policy is not a list of tables", .expected = "[[policy]]"});
-    }
     for (const toml::node& one : *tables) policy(*one.as_table());
   }
 
@@ -253,9 +218,8 @@ class Parser {
         axes.push_back(axis(key, *node));
       }
     }
-    if (!table.contains("preset")) {
+    if (!table.contains("preset"))
       fail(table, {.what = "no preset in [[policy]]", .expected = "e.g. preset = \"snapkv\""});
-    }
     if (zip != nullptr) tie(*zip, axes);
     expand(table, axes);
   }
@@ -285,9 +249,8 @@ class Parser {
   /// zip = ["a", "b"], or a list of such lists.
   void tie(const toml::node& zip, std::vector<Axis>& axes) const {
     const toml::array* list = zip.as_array();
-    if (list == nullptr || list->empty()) {
+    if (list == nullptr || list->empty())
       fail(zip, {.what = "zip is not a list of keys", .expected = "e.g. zip = [\"a\", \"b\"]"});
-    }
     if (!list->front().is_array()) {
       tie_one(zip, axes);
       return;
@@ -300,24 +263,21 @@ class Parser {
     for (const Item& name : items(zip)) {
       const auto found = std::ranges::find_if(
           axes, [&](const Axis& one) { return one.keys == std::vector{name.text}; });
-      if (found == axes.end() || &*found == first) {
+      if (found == axes.end() || &*found == first)
         fail(*name.node, {.what = "zip names what is no free axis of this policy",
                           .found = name.text,
                           .expected = "a key beside zip, once"});
-      }
       if (first == nullptr) {
         first = &*found;
         continue;
       }
-      if (found->values.size() != first->values.size()) {
+      if (found->values.size() != first->values.size())
         fail(zip, {.what = "zip ties lists of different lengths",
                    .found = fmt::format("{} of {} and {} of {}", first->values.size(),
                                         first->keys[0], found->values.size(), name.text)});
-      }
       first->keys.push_back(name.text);
-      for (size_t i = 0; i < first->values.size(); ++i) {
+      for (size_t i = 0; i < first->values.size(); ++i)
         first->values[i].push_back(found->values[i][0]);
-      }
       const ptrdiff_t place = first - axes.data();
       const bool before = found - axes.begin() < place;
       axes.erase(found);
@@ -328,14 +288,12 @@ class Parser {
   /// Every combination of the axes, the last one fastest.
   void expand(const toml::table& table, const std::vector<Axis>& axes) {
     size_t combinations = 1;
-    for (const Axis& axis : axes) {
+    for (const Axis& axis : axes)
       combinations = std::min(combinations * axis.values.size(), kMostRecords + 1);
-    }
-    if (combinations + config_.options.records.size() > kMostRecords) {
+    if (combinations + config_.options.records.size() > kMostRecords)
       fail(table, {.what = "too many policies",
                    .found = std::to_string(combinations),
                    .expected = fmt::format("at most {} in a sweep", kMostRecords)});
-    }
     for (size_t number = 0; number < combinations; ++number) {
       size_t rest = number;
       std::string preset;
@@ -362,23 +320,20 @@ class Parser {
 
 SweepConfig parse_sweep_config(std::string_view text, const std::string& path) {
   if (text.starts_with("\x89HDF"))
-    usage_error({.what = "not the file of a sweep",
-                 .where = path,
-                 .found = "HDF5, as a trace or results are",
-                 .expected = "a TOML file that names traces, budgets and policies"});
+    usage_error({"not the file of a sweep", path, "HDF5, as a trace or results are",
+                 "a TOML file that names traces, budgets and policies"});
   return Parser(path).parse(text);
 }
 
 SweepConfig read_sweep_config(const std::string& path) {
   std::error_code fault;
-  if (std::filesystem::is_directory(path, fault)) bad_data({.what = "a folder", .where = path});
+  if (std::filesystem::is_directory(path, fault)) bad_data({"a folder", path});
   errno = 0;
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
   text << file.rdbuf();
-  if (!file.is_open() || file.bad()) {
-    bad_data({.what = errno != 0 ? std::strerror(errno) : "cannot be read", .where = path});
-  }
+  if (!file.is_open() || file.bad())
+    bad_data({errno != 0 ? std::strerror(errno) : "cannot be read", path});
   return parse_sweep_config(text.str(), path);
 }
 

@@ -1,28 +1,16 @@
-#include "run/sweep/sweep_plan.hpp"
-
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <filesystem>
 #include <nlohmann/json.hpp>
-#include <numeric>
-#include <set>
-#include <utility>
 
-#include "analysis/variables.hpp"
+#include "analysis/dataset.hpp"
 #include "io/side_files.hpp"
 #include "kvsim_version.hpp"
-#include "run/study/option_table.hpp"
-#include "run/study/study_plan.hpp"
+#include "run/study/study.hpp"
+#include "run/sweep/sweep.hpp"
 #include "run/trace/trace_files.hpp"
-#include "sim/core/error.hpp"
-#include "sim/core/parallel.hpp"
-#include "sim/policy/record_rules.hpp"
+#include "sim/policy/record.hpp"
 #include "sim/replay/compression.hpp"
 #include "sim/stages/indicator/indicator.hpp"
-#include "sim/stages/quantize/quantize.hpp"
-#include "sim/stages/queries/queries.hpp"
-#include "sim/stages/schedule/schedule.hpp"
 
 namespace kvsim {
 namespace {
@@ -143,9 +131,8 @@ void ask_for_all(const TraceInfo& info, StudyOptions& options) {
 void check_layers(const SweepConfig& config, const StudyOptions& options, const TraceInfo& info) {
   for (const int layer : options.layers) {
     if (std::ranges::find(info.layers, layer) != info.layers.end()) continue;
-    bad_data({.what = info.path + ": the trace does not have the layer asked for",
-              .where = config.places.at(std::to_string(layer)),
-              .found = fmt::format("layers with {}", layer)});
+    bad_data({info.path + ": the trace does not have the layer asked for",
+              config.places.at(std::to_string(layer)), fmt::format("layers with {}", layer)});
   }
 }
 
@@ -167,10 +154,9 @@ void check_records(const TraceReader& reader, const StudyOptions& options,
 /// last bits of a unit depend on its group: the key names them all.
 void name_units(SweepJob& job, const SweepGroup& group) {
   nlohmann::ordered_json text = job_description(job);
-  for (const size_t unit : group.units) {
+  for (const size_t unit : group.units)
     text["group"].push_back(
         record_description(job.options.records[job.units[unit].record], job.reader->info().path));
-  }
   for (const size_t unit : group.units) {
     text["policy"] = job.options.records[job.units[unit].record].canonical();
     job.units[unit].key = text_digest(text.dump());
@@ -199,11 +185,8 @@ std::vector<SweepGroup> share_of(std::vector<SweepGroup> groups, int64_t shard, 
 }  // namespace
 
 SweepPlan::SweepPlan(const SweepConfig& config, const StudyHooks& hooks) {
-  if (config.traces.empty()) {
-    usage_error({.what = "no traces",
-                 .where = config.path,
-                 .expected = "traces = [\"FILE\"], or --trace FILE"});
-  }
+  if (config.traces.empty())
+    usage_error({"no traces", config.path, "", "traces = [\"FILE\"], or --trace FILE"});
   for (const std::string& path : config.traces) add_trace(config, path, hooks);
 }
 
@@ -216,9 +199,8 @@ void SweepPlan::add_trace(const SweepConfig& config, const std::string& path,
     if (place == config.places.end()) throw;  // named by --trace
     rethrow_at(place->second, error);
   }
-  if (hooks.message) {
+  if (hooks.message)
     for (const std::string& warning : readers_.back()->warnings()) hooks.message(warning);
-  }
   for (const uint64_t seed : config.seeds) add_job(config, *readers_.back(), seed, hooks);
 }
 
@@ -230,10 +212,9 @@ void SweepPlan::add_job(const SweepConfig& config, const TraceReader& reader, ui
   if (config.seeds.size() > 1) job.name += fmt::format("-seed{}", seed);
   for (const SweepJob& other : jobs_) {
     if (other.name != job.name) continue;
-    usage_error({.what = other.reader == &reader ? "a seed twice"
-                                                 : "two traces of one name would share a file",
-                 .where = config.path,
-                 .found = job.name + ".nc"});
+    usage_error(
+        {other.reader == &reader ? "a seed twice" : "two traces of one name would share a file",
+         config.path, job.name + ".nc"});
   }
   job.options = config.options;
   StudyOptions& options = job.options;
@@ -261,9 +242,8 @@ void SweepPlan::add_job(const SweepConfig& config, const TraceReader& reader, ui
   jobs_.push_back(std::move(job));
   // Quantising records keep to themselves: they bring a variable along that others do not have.
   for (const bool quantizing : {false, true}) add_groups(jobs_.size() - 1, quantizing);
-  for (const SweepGroup& group : groups_) {
+  for (const SweepGroup& group : groups_)
     if (group.job == jobs_.size() - 1) name_units(jobs_.back(), group);
-  }
 }
 
 void SweepPlan::add_groups(size_t j, bool quantizing) {

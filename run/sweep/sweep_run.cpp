@@ -1,29 +1,36 @@
-#include "run/sweep/sweep_run.hpp"
-
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <chrono>
 #include <ctime>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "analysis/output_error.hpp"
+#include "analysis/formulas.hpp"
 #include "io/hdf5.hpp"
-#include "io/results_reader.hpp"
-#include "io/results_writer.hpp"
+#include "io/results.hpp"
 #include "io/temporary_file.hpp"
-#include "run/study/equal_bytes.hpp"
 #include "run/study/known_results.hpp"
-#include "run/study/run_record.hpp"
-#include "run/sweep/join_results.hpp"
-#include "sim/core/error.hpp"
+#include "run/study/study.hpp"
+#include "run/sweep/sweep.hpp"
 
 namespace kvsim {
 namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::ordered_json;
+
+/// Another shard may be writing right now; nothing takes that long to write.
+constexpr auto kAbandoned = std::chrono::hours(1);
+
+void remove_abandoned(const std::string& folder) {
+  std::error_code fault;
+  const auto now = fs::file_time_type::clock::now();
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, fault)) {
+    if (entry.path().extension() != ".part") continue;
+    const auto written = entry.last_write_time(fault);
+    if (!fault && now - written > kAbandoned) fs::remove(entry.path(), fault);
+  }
+}
 
 /// The attribute `sweep` of a results file; nothing when there is none that could be read.
 std::string sweep_of_file(const std::string& path) {
@@ -51,9 +58,7 @@ PartOf part_of(const std::string& path) {
     part.shard = json.at("shard");
     part.policies = json.at("policies").get<std::vector<std::string>>();
   } catch (const nlohmann::json::exception&) {
-    bad_data({.what = "not a part of a sweep",
-              .where = path,
-              .expected = "a results file of kvsim sweep"});
+    bad_data({"not a part of a sweep", path, "", "a results file of kvsim sweep"});
   }
   return part;
 }
@@ -62,9 +67,8 @@ PartOf part_of(const std::string& path) {
 std::string some_of(const std::vector<std::string>& names) {
   constexpr size_t kMost = 3;
   std::string text;
-  for (size_t i = 0; i < std::min(names.size(), kMost); ++i) {
+  for (size_t i = 0; i < std::min(names.size(), kMost); ++i)
     text += (text.empty() ? "" : "; ") + names[i];
-  }
   return names.size() > kMost ? fmt::format("{}; and {} more", text, names.size() - kMost) : text;
 }
 
@@ -76,11 +80,28 @@ std::string history_line(const std::string& command_line) {
 
 SweepRun::SweepRun(const SweepPlan& plan, std::string folder, int64_t shard, int64_t shards)
     : plan_(plan), folder_(std::move(folder)), shard_(shard), shards_(shards),
-      groups_(plan.groups(shard, shards)), store_((fs::path(folder_) / "units").string()) {
-  for (const size_t job : jobs()) {
-    if (sweep_of_file(target(plan.jobs()[job])) == sweep_attribute(plan.jobs()[job])) {
+      groups_(plan.groups(shard, shards)) {
+  for (const size_t job : jobs())
+    if (sweep_of_file(target(plan.jobs()[job])) == sweep_attribute(plan.jobs()[job]))
       complete_.insert(job);
-    }
+}
+
+std::string SweepRun::unit_path(const std::string& key) const {
+  return (fs::path(folder_) / "units" / (key + ".nc")).string();
+}
+
+bool SweepRun::has_unit(const std::string& key) const {
+  std::error_code fault;
+  return fs::is_regular_file(unit_path(key), fault);
+}
+
+Dataset SweepRun::load_unit(const std::string& key) const {
+  try {
+    return read_known_results(unit_path(key));
+  } catch (const Error& error) {
+    Error::Parts parts = error.parts();
+    parts.hint = "delete " + unit_path(key) + " and run the sweep again";
+    throw Error(error.fault(), std::move(parts));
   }
 }
 
@@ -91,18 +112,16 @@ std::string SweepRun::target(const SweepJob& job) const {
 
 std::vector<size_t> SweepRun::jobs() const {
   std::vector<size_t> jobs;
-  for (const SweepGroup& group : groups_) {
+  for (const SweepGroup& group : groups_)
     if (std::ranges::find(jobs, group.job) == jobs.end()) jobs.push_back(group.job);
-  }
   std::ranges::sort(jobs);
   return jobs;
 }
 
 std::vector<size_t> SweepRun::units_of(size_t job) const {
   std::vector<size_t> units;
-  for (const SweepGroup& group : groups_) {
+  for (const SweepGroup& group : groups_)
     if (group.job == job) units.insert(units.end(), group.units.begin(), group.units.end());
-  }
   std::ranges::sort(units);
   return units;
 }
@@ -114,14 +133,13 @@ size_t SweepRun::units() const {
 }
 
 bool SweepRun::is_there(const SweepGroup& group, size_t unit) const {
-  return complete_.contains(group.job) || store_.has(plan_.jobs()[group.job].units[unit].key);
+  return complete_.contains(group.job) || has_unit(plan_.jobs()[group.job].units[unit].key);
 }
 
 std::vector<size_t> SweepRun::missing(const SweepGroup& group) const {
   std::vector<size_t> units;
-  for (const size_t unit : group.units) {
+  for (const size_t unit : group.units)
     if (!is_there(group, unit)) units.push_back(unit);
-  }
   return units;
 }
 
@@ -134,7 +152,11 @@ std::string SweepRun::sweep_attribute(const SweepJob& job) const {
 }
 
 void SweepRun::prepare(bool overwrite, const std::vector<std::string>& inputs) const {
-  store_.open();
+  const std::string units = (fs::path(folder_) / "units").string();
+  std::error_code fault;
+  fs::create_directories(units, fault);
+  if (!fs::is_directory(units)) usage_error({"the folder cannot be made", units, fault.message()});
+  remove_abandoned(units);
   for (const size_t j : jobs()) {
     const SweepJob& job = plan_.jobs()[j];
     // The sweep's own file stays.
@@ -169,9 +191,8 @@ void SweepRun::run(Backend& backend, const std::string& command_line, const Swee
   for (const size_t job : jobs()) {
     const bool done = complete_.contains(job);
     if (!done) write_target(job, backend, command_line);
-    if (hooks.message) {
+    if (hooks.message)
       hooks.message(target(plan_.jobs()[job]) + (done ? " is there already" : " written"));
-    }
   }
 }
 
@@ -190,7 +211,7 @@ void SweepRun::work(const SweepGroup& group, Backend& backend,
   const Dataset results = study.run(backend);
   for (size_t i = 0; i < group.units.size(); ++i) {
     const std::string& key = job.units[group.units[i]].key;
-    if (!store_.has(key)) store_.save(key, one_policy(results, static_cast<int64_t>(i)));
+    if (!has_unit(key)) write_results(one_policy(results, static_cast<int64_t>(i)), unit_path(key));
   }
 }
 
@@ -209,7 +230,7 @@ void SweepRun::write_target(size_t number, Backend& backend,
   ResultsJoin join(names);
   for (const size_t unit : units) {
     const std::string& key = job.units[unit].key;
-    join.add(store_.load(key), store_.path(key));
+    join.add(load_unit(key), unit_path(key));
   }
   Dataset whole = join.finish();
   // Layers that are left alone, and budgets that collapse, are known to the units only.
@@ -227,29 +248,23 @@ Dataset merge_parts(const std::vector<std::string>& paths, const std::string& co
   std::vector<std::string> shards;
   for (const std::string& path : paths) {
     const PartOf part = part_of(path);
-    if (part.id != first.id) {
+    if (part.id != first.id)
       bad_data({.what = "a part of another sweep",
                 .where = path,
                 .expected = "a part of the same sweep as " + paths.front(),
                 .hint = "trace, policies, budgets, options and version must be the same"});
-    }
     join.add(read_known_results(path), path);
     shards.push_back(part.shard);
   }
   const std::vector<std::string> missing = join.missing();
-  if (!missing.empty()) {
-    bad_data({.what = fmt::format("{} of {} policies are missing", missing.size(),
-                                  first.policies.size()),
-              .where = "merge",
-              .found = "shards " + some_of(shards),
-              .expected = "every part of the sweep",
-              .hint = "missing: " + some_of(missing)});
-  }
+  if (!missing.empty())
+    bad_data({fmt::format("{} of {} policies are missing", missing.size(), first.policies.size()),
+              "merge", "shards " + some_of(shards), "every part of the sweep",
+              "missing: " + some_of(missing)});
   Dataset whole = join.finish();
   std::string history = history_line(command_line);
-  if (const AttributeValue* before = whole.attribute("history")) {
+  if (const AttributeValue* before = whole.attribute("history"))
     if (const auto* text = std::get_if<std::string>(before)) history = *text + "\n" + history;
-  }
   whole.set_attribute("history", history);
   ordered_json sweep;
   sweep["id"] = first.id;

@@ -1,20 +1,7 @@
 #include "run/trace/attention_reference.hpp"
 
-#include <algorithm>
-#include <cmath>
-#include <limits>
-#include <string>
-
-#include "sim/core/error.hpp"
-#include "sim/core/layer_trace.hpp"
-#include "sim/core/parallel.hpp"
-#include "sim/core/stream_share.hpp"
-
 namespace kvsim {
 namespace {
-
-constexpr int64_t kRows = 16;       // query rows of one tile; inner loops run over them
-constexpr int64_t kKeyBlock = 256;  // keys widened at a time
 
 /// Rows of q at the given positions.
 std::vector<int64_t> query_rows(const LayerTrace& layer, const std::vector<int64_t>& positions) {
@@ -23,119 +10,52 @@ std::vector<int64_t> query_rows(const LayerTrace& layer, const std::vector<int64
   for (const int64_t position : positions) {
     const auto found = std::lower_bound(stored.begin(), stored.end(), position);
     if (found == stored.end() || *found != position)
-      bad_data({.what = "no query is stored where an output is recorded",
-                .where = layer.info->path + ": check/query_position",
-                .found = std::to_string(position),
-                .expected = "positions of query_position"});
+      bad_data({"no query is stored where an output is recorded",
+                layer.info->path + ": check/query_position", std::to_string(position),
+                "positions of query_position"});
     rows.push_back(found - stored.begin());
   }
   return rows;
 }
 
-/// One tile of at most kRows queries of head h. Arrays over rows come last, so that loops over rows
-/// vectorise without reordering any sum.
-class Tile {
- public:
-  Tile(const LayerTrace& layer, int64_t head) : layer_(layer), head_(head) {}
-
-  /// out [count][dv] for the query rows rows[0..count-1] at positions[0..count-1].
-  void run(const int64_t* rows, const int64_t* positions, int64_t count, double* out) {
-    load_queries(rows, count);
-    const int64_t last = *std::max_element(positions, positions + count);
-    compute_logits(last + 1, positions, count);
-    const std::vector<double> sum = exponentiate(last + 1, count);
-    add_values(last + 1);
-    const int64_t dv = layer_.value_dim();
-    for (int64_t r = 0; r < count; ++r)
-      for (int64_t c = 0; c < dv; ++c) out[r * dv + c] = outputs_[c * kRows + r] / sum[r];
-  }
-
- private:
-  int64_t kv_head() const { return head_ / layer_.info->group_size(); }
-
-  void load_queries(const int64_t* rows, int64_t count) {
-    const int64_t d = layer_.q.dim(2);
-    queries_.assign(static_cast<size_t>(d * kRows), 0.0);
-    std::vector<float> row(static_cast<size_t>(d));
-    for (int64_t r = 0; r < count; ++r) {
-      layer_.q.read(head_, rows[r], rows[r] + 1, row.data());
-      for (int64_t c = 0; c < d; ++c) queries_[c * kRows + r] = row[c];
-    }
-  }
-
-  /// logits_ [keys][kRows]; -inf where a key is not visible.
-  void compute_logits(int64_t keys, const int64_t* positions, int64_t count) {
-    const int64_t d = layer_.k.dim(2);
-    logits_.assign(static_cast<size_t>(keys * kRows), -std::numeric_limits<double>::infinity());
-    std::vector<float> block(static_cast<size_t>(kKeyBlock * d));
-    for (int64_t begin = 0; begin < keys; begin += kKeyBlock) {
-      const int64_t end = std::min(begin + kKeyBlock, keys);
-      layer_.k.read(kv_head(), begin, end, block.data());
-      for (int64_t i = begin; i < end; ++i) {
-        double dot[kRows] = {};
-        const float* key = block.data() + (i - begin) * d;
-        for (int64_t c = 0; c < d; ++c)
-          for (int64_t r = 0; r < kRows; ++r) dot[r] += queries_[c * kRows + r] * key[c];
-        for (int64_t r = 0; r < count; ++r)
-          if (visible(i, positions[r])) logits_[i * kRows + r] = capped(layer_.scale * dot[r]);
-      }
-    }
-  }
-
-  /// Turns logits_ into weights exp(logit - the row's largest); returns their sums, sink included.
-  std::vector<double> exponentiate(int64_t keys, int64_t count) {
-    std::vector<double> sum(kRows, 0.0), top(kRows, -std::numeric_limits<double>::infinity());
-    std::fill(top.begin() + count, top.end(), 0.0);  // rows beyond the tile: all weights 0
-    const bool sink = !layer_.attention_sink.empty();
-    const double sink_logit = sink ? layer_.attention_sink[static_cast<size_t>(head_)] : 0.0;
-    for (int64_t i = 0; i < keys; ++i)
-      for (int64_t r = 0; r < kRows; ++r) top[r] = std::max(top[r], logits_[i * kRows + r]);
-    for (int64_t r = 0; r < kRows && sink; ++r) {
-      top[r] = std::max(top[r], sink_logit);
-      sum[r] = std::exp(sink_logit - top[r]);
-    }
-    for (int64_t i = 0; i < keys; ++i)
-      for (int64_t r = 0; r < kRows; ++r) {
-        double& weight = logits_[i * kRows + r];
-        weight = std::exp(weight - top[r]);
-        sum[r] += weight;
-      }
-    return sum;
-  }
-
-  bool visible(int64_t i, int64_t position) const {
-    const int64_t window = layer_.sliding_window;
-    return i <= position && (window == 0 || i > position - window);
-  }
-  double capped(double logit) const {
-    return layer_.softcap > 0 ? layer_.softcap * std::tanh(logit / layer_.softcap) : logit;
-  }
-
-  /// outputs_ [dv][kRows] = sum over keys of weight * value.
-  void add_values(int64_t keys) {
-    const int64_t dv = layer_.value_dim();
-    outputs_.assign(static_cast<size_t>(dv * kRows), 0.0);
-    std::vector<float> block(static_cast<size_t>(kKeyBlock * dv));
-    for (int64_t begin = 0; begin < keys; begin += kKeyBlock) {
-      const int64_t end = std::min(begin + kKeyBlock, keys);
-      layer_.v.read(kv_head(), begin, end, block.data());
-      for (int64_t i = begin; i < end; ++i) {
-        const double* weight = logits_.data() + i * kRows;
-        const float* value = block.data() + (i - begin) * dv;
-        for (int64_t c = 0; c < dv; ++c)
-          for (int64_t r = 0; r < kRows; ++r) outputs_[c * kRows + r] += weight[r] * value[c];
-      }
-    }
-  }
-
-  const LayerTrace& layer_;
-  const int64_t head_;
-  std::vector<double> queries_;  ///< [d][kRows]
-  std::vector<double> logits_;   ///< [keys][kRows], then exp(logit - top)
-  std::vector<double> outputs_;  ///< [dv][kRows]
-};
-
 }  // namespace
+
+std::vector<double> attention_row(const LayerTrace& layer, int64_t head, int64_t row) {
+  const int64_t position = layer.info->query_position[static_cast<size_t>(row)];
+  const int64_t window = layer.sliding_window, keys = position + 1, d = layer.q.dim(2);
+  std::vector<float> query(static_cast<size_t>(d)), block(static_cast<size_t>(keys * d));
+  layer.q.read(head, row, row + 1, query.data());
+  layer.k.read(head / layer.info->group_size(), 0, keys, block.data());
+  constexpr double kUnseen = -std::numeric_limits<double>::infinity();
+  const bool has_sink = !layer.attention_sink.empty();
+  const double sink = has_sink ? layer.attention_sink[static_cast<size_t>(head)] : kUnseen;
+  std::vector<double> weights(static_cast<size_t>(keys), kUnseen);
+  double largest = sink;
+  for (int64_t i = window > 0 ? std::max<int64_t>(keys - window, 0) : 0; i < keys; ++i) {
+    const float* const key = block.data() + i * d;
+    double logit = 0;
+    for (size_t c = 0; c < query.size(); ++c) logit += static_cast<double>(query[c]) * key[c];
+    logit *= layer.scale;
+    if (layer.softcap > 0) logit = layer.softcap * std::tanh(logit / layer.softcap);
+    weights[static_cast<size_t>(i)] = logit;
+    largest = std::max(largest, logit);
+  }
+  double sum = std::exp(sink - largest);
+  for (double& weight : weights) sum += weight = std::exp(weight - largest);
+  for (double& weight : weights) weight /= sum;
+  return weights;
+}
+
+std::vector<double> weighted_values(const LayerTrace& layer, int64_t head,
+                                    const std::vector<double>& weights) {
+  const int64_t dv = layer.value_dim();
+  std::vector<float> values(weights.size() * static_cast<size_t>(dv));
+  layer.v.read(head / layer.info->group_size(), 0, std::ssize(weights), values.data());
+  std::vector<double> sum(static_cast<size_t>(dv), 0.0);
+  for (size_t i = 0; i < weights.size(); ++i)
+    for (size_t c = 0; c < sum.size(); ++c) sum[c] += weights[i] * values[i * sum.size() + c];
+  return sum;
+}
 
 std::vector<double> attention_outputs(const LayerTrace& layer,
                                       const std::vector<int64_t>& positions) {
@@ -143,18 +63,12 @@ std::vector<double> attention_outputs(const LayerTrace& layer,
 }
 
 std::vector<double> outputs_of_rows(const LayerTrace& layer, const std::vector<int64_t>& rows) {
-  std::vector<int64_t> positions;
-  for (const int64_t row : rows)
-    positions.push_back(layer.info->query_position[static_cast<size_t>(row)]);
-  const int64_t heads = layer.q.dim(0), dv = layer.value_dim();
-  const auto count = static_cast<int64_t>(rows.size());
+  const int64_t heads = layer.q.dim(0), dv = layer.value_dim(), count = std::ssize(rows);
   std::vector<double> outputs(static_cast<size_t>(heads * count * dv));
-  const int64_t tiles = (count + kRows - 1) / kRows;
-  parallel_for(heads * tiles, [&](int64_t task) {
-    const int64_t head = task / tiles, first = task % tiles * kRows;
-    Tile(layer, head)
-        .run(rows.data() + first, positions.data() + first, std::min(kRows, count - first),
-             outputs.data() + (head * count + first) * dv);
+  parallel_for(heads * count, [&](int64_t task) {
+    const int64_t head = task / count;
+    const auto weights = attention_row(layer, head, rows[static_cast<size_t>(task % count)]);
+    std::ranges::copy(weighted_values(layer, head, weights), outputs.begin() + task * dv);
   });
   return outputs;
 }

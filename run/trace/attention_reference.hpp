@@ -1,11 +1,14 @@
 #pragma once
-#include <cstdint>
-#include <string>
-#include <vector>
-
 #include "sim/core/layer_trace.hpp"
 
 namespace kvsim {
+
+/// A of metrics.md in float64, by plain loops: softmax over everything that a head's stored query
+/// sees, the sink among it. [p + 1] of a query at position p, 0 outside its window.
+std::vector<double> attention_row(const LayerTrace& layer, int64_t head, int64_t row);
+/// Sum of weight times value over the first entries [dv].
+std::vector<double> weighted_values(const LayerTrace& layer, int64_t head,
+                                    const std::vector<double>& weights);
 
 /// Attention outputs before W_O in float64: Z [Hq][R][dv] at `positions` [R], each of which must be
 /// a stored query (bad data otherwise). logit = scale * q.k, then softcap; entry i is visible to

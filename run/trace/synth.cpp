@@ -1,15 +1,11 @@
 #include "run/trace/synth.hpp"
 
-#include <algorithm>
-#include <cmath>
 #include <nlohmann/json.hpp>
 #include <numbers>
-#include <set>
 
 #include "io/trace_writer.hpp"
 #include "run/trace/attention_reference.hpp"
-#include "sim/core/parallel.hpp"
-#include "sim/core/random.hpp"
+#include "sim/core/numbers.hpp"
 
 namespace kvsim {
 namespace {

@@ -1,8 +1,4 @@
 #pragma once
-#include <cstdint>
-#include <string>
-#include <vector>
-
 #include "sim/core/layer_trace.hpp"
 
 namespace kvsim {

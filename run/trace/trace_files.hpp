@@ -1,12 +1,8 @@
 #pragma once
 #include <mutex>
-#include <set>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "io/trace_reader.hpp"
-#include "sim/stages/side_files.hpp"
+#include "sim/stages/scored_layer.hpp"
 
 namespace kvsim {
 
@@ -30,5 +26,31 @@ class TraceFiles : public SideFiles {
   std::set<int> probes_;
   mutable std::mutex access_;
 };
+
+/// Something a trace may be enough for.
+struct TraceUse {
+  std::string name;  ///< e.g. "schedule=decode", or a preset
+  bool served = false;
+  std::string detail;  ///< how far it is served, or what is missing
+};
+
+/// A group of uses; `kvsim inspect` prints all groups in order of their titles' registration rank.
+struct TraceUseGroup {
+  int rank = 0;
+  std::string title;
+  std::function<std::vector<TraceUse>(const TraceReader&)> list;
+};
+
+/// Adds a group; called from the file that knows about it, e.g. the one that checks presets' needs.
+bool register_trace_uses(TraceUseGroup group);
+/// All groups, ascending by rank.
+const std::vector<TraceUseGroup>& trace_use_groups();
+
+/// Ascending positions as half-open runs.
+std::vector<Range> runs_of(const std::vector<int64_t>& positions);
+/// "0-4055, 4200" for runs, at most `most` of them.
+std::string runs_text(const std::vector<int64_t>& positions, size_t most = 6);
+/// Number of stored queries directly before position `end`: m such that end-m..end-1 are stored.
+int64_t stored_before(const TraceInfo& info, int64_t end);
 
 }  // namespace kvsim

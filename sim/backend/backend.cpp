@@ -1,12 +1,176 @@
 #include "sim/backend/backend.hpp"
 
-#include <algorithm>
-#include <cmath>
-#include <limits>
+#include <Eigen/Dense>
 
-#include "sim/core/log_sum.hpp"
+#include "sim/core/numbers.hpp"
 
 namespace kvsim {
+namespace {
+
+constexpr int64_t kMostRows = 64;
+
+}  // namespace
+
+LayerWork::LayerWork(const LayerTrace& trace, Backend& backend, Norm measured)
+    : trace_(trace), backend_(backend), measured_norm_(measured) {}
+
+const Table<float>& LayerWork::projected_norms(Norm norm) {
+  const auto [at, fresh] = projected_norms_.try_emplace(norm, query_heads(), entries());
+  if (fresh) backend_.projected_norms(trace_, norm, {0, entries()}, at->second.data());
+  return at->second;
+}
+
+const Table<float>& LayerWork::value_norms(Norm norm) {
+  const auto [at, fresh] = value_norms_.try_emplace(norm, kv_heads(), entries());
+  if (fresh) backend_.value_norms(trace_, norm, {0, entries()}, at->second.data());
+  return at->second;
+}
+
+Table<float> LayerWork::keys(int kv_head) const {
+  Table<float> k(entries(), trace_.k.dim(2));
+  trace_.k.read(kv_head, 0, entries(), k.data());
+  return k;
+}
+
+Table<float> LayerWork::values(int kv_head) const { return values_ahead(kv_head, entries()); }
+
+Table<float> LayerWork::values_ahead(int kv_head, int64_t count) const {
+  Table<float> v(count, value_dim());
+  trace_.v.read(kv_head, 0, count, v.data());
+  return v;
+}
+
+const OutputMetric& LayerWork::output_metric(int head_a, int head_b) {
+  if (!output_metric_.contains({head_a, head_b}))
+    make_output_metrics(head_a / group_size(), head_a != head_b);
+  return output_metric_.at({head_a, head_b});
+}
+
+/// Of all heads of a group, each with itself or with all that come after it: values are read once.
+void LayerWork::make_output_metrics(int kv_head, bool of_pairs) {
+  const int first = kv_head * group_size(), last = first + group_size();
+  std::vector<HeadPair> pairs;
+  for (int a = first; a < last; ++a)
+    for (int b = of_pairs ? a + 1 : a; b < (of_pairs ? last : a + 1); ++b) {
+      OutputMetric& metric = output_metric_[{a, b}];
+      metric.gram = Table<double>(value_dim(), value_dim());
+      metric.forms.resize(static_cast<size_t>(entries()));
+      pairs.push_back({a, b, metric.gram.data(), metric.forms.data()});
+    }
+  backend_.output_metrics(trace_, pairs, {0, entries()});
+}
+
+std::vector<int64_t> stored_queries(const LayerWork& work, std::span<const int64_t> positions,
+                                    bool look_ahead) {
+  const std::vector<int64_t>& all = work.info().query_position;
+  std::vector<int64_t> stored;
+  for (const int64_t position : positions) {
+    const auto at = std::lower_bound(all.begin(), all.end(), position);
+    if (at == all.end() || *at != position)
+      throw std::logic_error("a query is read that the trace does not hold");
+    if (position >= work.entries() && !look_ahead)
+      throw std::logic_error("a policy reads a query of its future");
+    stored.push_back(at - all.begin());
+  }
+  return stored;
+}
+
+const ProbeView& LayerWork::probe_part(int probe, size_t part) {
+  std::unique_ptr<ProbeView>& view = probe_parts_[{probe, part}];
+  if (!view) view = probe_view(trace_, probe, part);
+  return *view;
+}
+
+namespace {
+
+/// Rows of one pass that one trace, or one part of a probe, holds.
+struct RowSource {
+  const LayerTrace* trace;
+  std::vector<int64_t> rows;  ///< stored queries
+  int64_t columns;
+  int probe = -1;
+  size_t part = 0;
+};
+
+std::vector<RowSource> sources_of(LayerWork& work, const AttentionPass& pass) {
+  std::vector<RowSource> sources;
+  if (!pass.positions.empty())
+    sources.push_back({&work.trace(), stored_queries(work, pass.positions, pass.look_ahead),
+                       pass.columns > 0 ? pass.columns : work.entries()});
+  if (pass.probe < 0) return sources;
+  const ProbeInfo& probe = work.info().probes[static_cast<size_t>(pass.probe)];
+  for (size_t part = 0; part < probe.parts.size(); ++part) {
+    const Range tokens = probe.parts[part].tokens;
+    std::vector<int64_t> rows;
+    for (const int64_t token : pass.probe_tokens)
+      if (tokens.contains(token)) rows.push_back(token - tokens.begin);
+    if (rows.empty()) continue;
+    const ProbeView& view = work.probe_part(pass.probe, part);
+    const bool all = pass.logits || pass.outputs;
+    sources.push_back({&view.layer, std::move(rows), all ? view.info.total_len : work.entries(),
+                       pass.probe, part});
+  }
+  return sources;
+}
+
+}  // namespace
+
+void for_each_attention_block(
+    LayerWork& work, const AttentionPass& pass,
+    const std::function<void(const AttentionBlock& block, int64_t first_row)>& visit) {
+  AttentionRequest request{
+      .kv_head = 0, .rows = {}, .columns = 0, .logits = pass.logits, .outputs = pass.outputs};
+  AttentionBlock block;
+  const auto visit_rows =
+      [&](const RowSource& source, int kv, int64_t before, int64_t begin, int64_t end) {
+    request.kv_head = kv;
+    request.columns = source.columns;
+    request.rows.assign(source.rows.begin() + begin, source.rows.begin() + end);
+    work.backend().attention(*source.trace, request, block);
+    block.probe = source.probe;
+    block.part = source.part;
+    block.tokens = source.probe < 0 ? std::vector<int64_t>() : request.rows;
+    visit(block, before + begin);
+  };
+  const auto visit_source = [&](const RowSource& source, Range kv_heads, int64_t before) {
+    const auto rows = static_cast<int64_t>(source.rows.size());
+    const int64_t per_row = source.columns * work.group_size();
+    const int64_t step = std::clamp<int64_t>(
+        work.backend().values_at_once() / std::max<int64_t>(per_row, 1), 2, kMostRows);
+    for (int64_t first = 0; first < rows; first += step)
+      for (int64_t kv = kv_heads.begin; kv < kv_heads.end; ++kv)
+        visit_rows(source, static_cast<int>(kv), before, first, std::min(rows, first + step));
+  };
+  const std::vector<RowSource> sources = sources_of(work, pass);
+  for (int kv = 0; kv < (pass.rows_outer ? 1 : work.kv_heads()); ++kv) {
+    int64_t before = 0;
+    for (const RowSource& source : sources) {
+      visit_source(source, pass.rows_outer ? Range{0, work.kv_heads()} : Range{kv, kv + 1}, before);
+      before += static_cast<int64_t>(source.rows.size());
+    }
+  }
+}
+
+GramFactor factor_of_gram(const Table<double>& gram) {
+  using RowMajor = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+  const int64_t size = gram.rows();
+  const Eigen::MatrixXd g = Eigen::Map<const RowMajor>(gram.data(), size, size);
+  const Eigen::LLT<Eigen::MatrixXd> cholesky(g);
+  GramFactor result{Table<double>(size, size), false};
+  Eigen::Map<RowMajor> r(result.r.data(), size, size);
+  // A tiny pivot means that rounding, not W^h, decided the factor.
+  result.triangular = cholesky.info() == Eigen::Success &&
+                      cholesky.matrixL().toDenseMatrix().diagonal().minCoeff() >
+                          1e-6 * cholesky.matrixL().toDenseMatrix().diagonal().maxCoeff();
+  if (result.triangular) {
+    r = cholesky.matrixU();
+  } else {
+    const Eigen::SelfAdjointEigenSolver<Eigen::MatrixXd> solver(g);
+    const Eigen::VectorXd root = solver.eigenvalues().cwiseMax(0.0).cwiseSqrt();
+    r = root.asDiagonal() * solver.eigenvectors().transpose();
+  }
+  return result;
+}
 
 void AttentionBlock::shape(const LayerTrace& layer, const AttentionRequest& request) {
   kv_head = request.kv_head;

@@ -1,6 +1,4 @@
 #pragma once
-#include <memory>
-
 #include "sim/backend/backend.hpp"
 
 namespace kvsim {

@@ -1,5 +1,4 @@
 #include "sim/backend/cuda_backend.hpp"
-#include "sim/core/error.hpp"
 
 namespace kvsim {
 
@@ -15,10 +14,7 @@ std::unique_ptr<Backend> make_cuda_backend() { return cuda::make_backend(); }
 
 bool has_cuda_backend() { return false; }
 std::unique_ptr<Backend> make_cuda_backend() {
-  usage_error({.what = "this build has no CUDA backend",
-               .where = "--backend",
-               .found = "cuda",
-               .expected = "auto or cpu"});
+  usage_error({"this build has no CUDA backend", "--backend", "cuda", "auto or cpu"});
 }
 
 #endif

@@ -1,10 +1,7 @@
 #include "sim/core/error.hpp"
 
 #include <algorithm>
-#include <string>
-#include <string_view>
 #include <utility>
-#include <vector>
 
 namespace kvsim {
 namespace {

@@ -1,9 +1,15 @@
 #include "sim/core/layer_trace.hpp"
 
-#include <algorithm>
-#include <cstring>
-
 namespace kvsim {
+
+double PathNorm::root(double sum_of_squares, double count) const {
+  return std::sqrt(sum_of_squares / count + eps);
+}
+
+void OutputPath::read_gate(int64_t head, int64_t query, std::vector<float>& out) const {
+  out.resize(static_cast<size_t>(gate.dim(2)));
+  gate.read(head, query, query + 1, out.data());
+}
 
 int64_t TraceInfo::first_step() const {
   const auto first = std::lower_bound(query_position.begin(), query_position.end(), prompt_len);
@@ -107,6 +113,138 @@ std::unique_ptr<ProbeView> probe_view(const LayerTrace& layer, int probe, size_t
   view->info = probe_info(*layer.info, probe, part, false);
   view->layer = probe_layer(layer, view->info, probe, part, false);
   return view;
+}
+
+void RotationMemory::rotate(const Rotation& rotation, int64_t positions, std::span<float> row) {
+  const size_t pairs = rotation.pairs();
+  if (&rotation != rotation_ || positions != positions_) {
+    rotation_ = &rotation;
+    positions_ = positions;
+    cosine_.resize(pairs);
+    sine_.resize(pairs);
+    for (size_t j = 0; j < pairs; ++j) {
+      const double angle = static_cast<double>(positions) * rotation.inv_freq[j];
+      cosine_[j] = std::cos(angle);
+      sine_[j] = std::sin(angle);
+    }
+  }
+  for (size_t j = 0; j < pairs; ++j) {
+    float& a = row[rotation.first_of(j)];
+    float& b = row[rotation.second_of(j)];
+    const double x = a;
+    const double y = b;
+    a = static_cast<float>(x * cosine_[j] - y * sine_[j]);
+    b = static_cast<float>(x * sine_[j] + y * cosine_[j]);
+  }
+}
+
+namespace {
+
+/// Stored queries over which sizes are taken: those of the prompt, all where there are none.
+Range usual_queries(const TraceInfo& info) {
+  const int64_t first = info.first_step();
+  return {0, first > 0 ? first : std::ssize(info.query_position)};
+}
+
+double lower_median(const std::vector<float>& values, Range range) {
+  std::vector<float> some(values.begin() + range.begin, values.begin() + range.end);
+  const auto middle = some.begin() + (std::ssize(some) - 1) / 2;
+  std::ranges::nth_element(some, middle);
+  return static_cast<double>(*middle);
+}
+
+/// [Hq * dv] root of the mean square of the gate over the usual queries.
+std::vector<float> gate_sizes(const LayerTrace& layer) {
+  const int64_t heads = layer.wo.dim(0), dv = layer.wo.dim(1);
+  const Range queries = usual_queries(*layer.info);
+  std::vector<float> sizes(static_cast<size_t>(heads * dv));
+  parallel_for(heads, [&](int64_t h) {
+    std::vector<float> gate;
+    std::vector<double> sums(static_cast<size_t>(dv), 0.0);
+    for (int64_t q = queries.begin; q < queries.end; ++q) {
+      layer.path.read_gate(h, q, gate);
+      for (size_t c = 0; c < sums.size(); ++c) {
+        const auto g = static_cast<double>(gate[std::min(c, gate.size() - 1)]);
+        sums[c] += g * g;
+      }
+    }
+    for (size_t c = 0; c < sums.size(); ++c) {
+      const double size = std::sqrt(sums[c] / static_cast<double>(queries.size()));
+      sizes[static_cast<size_t>(h * dv) + c] = size > 0 ? static_cast<float>(size) : 1.0f;
+    }
+  });
+  return sizes;
+}
+
+}  // namespace
+
+void set_usual_output(LayerTrace& layer) {
+  OutputPath& path = layer.path;
+  if (path.empty()) return;
+  path.wo = layer.wo;
+  if (!path.gate.empty()) path.usual_gate = gate_sizes(layer);
+  for (PathNorm* const norm : {&path.inner, &path.outer})
+    if (norm->divides) norm->usual = lower_median(norm->rms, usual_queries(*layer.info));
+  const int64_t heads = layer.wo.dim(0), dv = layer.wo.dim(1), width = layer.wo.dim(2);
+  Tensor usual(ElementType::float32, {heads, dv, width});
+  parallel_for(heads * dv, [&](int64_t row) {
+    std::vector<float> values(static_cast<size_t>(width));
+    path.wo.read(row / dv, row % dv, row % dv + 1, values.data());
+    const auto at = static_cast<size_t>(row);
+    const double factor = (path.usual_gate.empty() ? 1.0
+                                                   : static_cast<double>(path.usual_gate[at])) *
+                          (path.inner.gain.empty() ? 1.0
+                                                   : static_cast<double>(path.inner.gain[at])) /
+                          (path.inner.usual * path.outer.usual);
+    for (size_t c = 0; c < values.size(); ++c) {
+      const double gain = path.outer.gain.empty() ? 1.0 : static_cast<double>(path.outer.gain[c]);
+      values[c] = static_cast<float>(static_cast<double>(values[c]) * factor * gain);
+    }
+    narrow(ElementType::float32, values.data(), width,
+           usual.data() + (usual.row(row / dv, row % dv) - usual.data()));
+  });
+  if (first_non_finite(ElementType::float32, usual.data(), usual.count()) >= 0)
+    bad_data({"W_O with its gate, norms and gains is not finite",
+              layer.info->path + ": layers/" + std::to_string(layer.layer) + "/wo", "",
+              "products within float32"});
+  layer.wo = usual;
+}
+
+std::vector<double> added_to_stream(const LayerTrace& layer, int64_t query,
+                                    const std::vector<double>& z, double* inner_root,
+                                    double* outer_root) {
+  const OutputPath& path = layer.path;
+  const Tensor& wo = path.wo.empty() ? layer.wo : path.wo;
+  const int64_t dv = wo.dim(1), width = wo.dim(2);
+  std::vector<double> x = z;
+  if (!path.gate.empty()) {
+    std::vector<float> gate;
+    for (size_t i = 0; i < x.size(); ++i) {
+      const size_t c = i % static_cast<size_t>(dv);
+      if (c == 0) path.read_gate(static_cast<int64_t>(i) / dv, query, gate);
+      x[i] *= static_cast<double>(gate[std::min(c, gate.size() - 1)]);
+    }
+  }
+  const auto pass = [](const PathNorm& norm, std::vector<double>& values, double* root) {
+    double squares = 0;
+    for (const double one : values) squares += one * one;
+    const double by = norm.divides ? norm.root(squares, static_cast<double>(values.size())) : 1;
+    if (root != nullptr) *root = by;
+    for (size_t i = 0; i < values.size(); ++i)
+      values[i] *= (norm.gain.empty() ? 1.0 : static_cast<double>(norm.gain[i])) /
+                   (by > 0 ? by : 1);  // a vector of zeros stays one
+  };
+  pass(path.inner, x, inner_root);
+  std::vector<double> y(static_cast<size_t>(width), 0.0);
+  std::vector<float> row(y.size());
+  for (size_t i = 0; i < x.size(); ++i) {
+    if (x[i] == 0) continue;
+    const auto k = static_cast<int64_t>(i);
+    wo.read(k / dv, k % dv, k % dv + 1, row.data());
+    for (size_t c = 0; c < y.size(); ++c) y[c] += x[i] * static_cast<double>(row[c]);
+  }
+  pass(path.outer, y, outer_root);
+  return y;
 }
 
 }  // namespace kvsim

@@ -1,15 +1,7 @@
 #include "sim/core/tensor.hpp"
 
-#include <algorithm>
-#include <bit>
-#include <cassert>
 #include <cstdlib>
-#include <cstring>
-#include <map>
 #include <mutex>
-#include <string>
-
-#include "sim/core/error.hpp"
 
 #ifdef __linux__
 #include <sys/mman.h>

@@ -1,8 +1,5 @@
 #pragma once
-#include <array>
-#include <cstddef>
-#include <cstdint>
-#include <memory>
+#include "sim/core/prelude.hpp"
 
 namespace kvsim {
 

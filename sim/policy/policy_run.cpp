@@ -1,16 +1,10 @@
 #include "sim/policy/policy_run.hpp"
 
-#include <algorithm>
 #include <chrono>
-#include <numeric>
-#include <utility>
 
-#include "sim/core/parallel.hpp"
 #include "sim/policy/prepared_record.hpp"
 #include "sim/policy/scoring.hpp"
-#include "sim/policy/selection.hpp"
-#include "sim/stages/merge/merge_first.hpp"
-#include "sim/stages/schedule/schedule.hpp"
+#include "sim/stages/merge/merge.hpp"
 
 namespace kvsim {
 namespace {

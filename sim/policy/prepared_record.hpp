@@ -1,18 +1,104 @@
 #pragma once
-#include <map>
-#include <memory>
-#include <optional>
-#include <string>
-#include <vector>
-
 #include "sim/policy/record.hpp"
-#include "sim/policy/score_plan.hpp"
 #include "sim/stages/allocate/allocate.hpp"
-#include "sim/stages/constrain/constrain.hpp"
+#include "sim/stages/indicator/indicator.hpp"
+#include "sim/stages/scored_layer.hpp"
+#include "sim/stages/stages.hpp"
 
 namespace kvsim {
 
-/// One record at one budget.
+/// How rows of query heads become rows of owners, whoever has the rows (policies.md 5.6). A KV
+/// head's *units* are its rows after grouping: one, or one per query head.
+class HeadGrouping {
+ public:
+  HeadGrouping(const LayerWork& work, const Settings& settings);
+
+  /// Do heads become one row? Else each is its own unit, or the indicator has grouped them.
+  bool combines() const { return combines_; }
+  /// Is there one row for all KV heads? Their blocks then come row by row.
+  bool whole_layer() const { return whole_layer_; }
+  /// Is the group of summed rows the sum of grouped rows?
+  bool linear() const { return !combines_ || group_.linear(); }
+  /// Rows that the indicator has of a KV head for each query.
+  int rows_per_query() const { return of_groups_ ? 1 : heads_; }
+  int units() const { return combines_ || of_groups_ ? 1 : heads_; }
+  /// Has the row all its heads, once those of this KV head are in it?
+  bool complete(int kv_head) const { return !whole_layer_ || kv_head + 1 == kv_heads_; }
+  /// Is this the first KV head of a row?
+  bool begins(int kv_head) const { return !whole_layer_ || kv_head == 0; }
+
+  /// Adds the row of head `x` of a KV head's to the group's; heads come in order.
+  void add(int kv_head, int x, std::span<const double> row, std::span<double> group) const {
+    group_.add(whole_layer_ ? kv_head * heads_ + x : x, whole_layer_ ? kv_heads_ * heads_ : heads_,
+               row, group);
+  }
+  /// Owners of unit `unit` of a KV head.
+  Range owners(int kv_head, int unit) const;
+
+ private:
+  const Group& group_;
+  bool of_groups_;  // the indicator has one row per KV head
+  bool combines_;
+  bool whole_layer_;
+  bool of_query_heads_;  // owners are query heads
+  int heads_;            // of a KV head
+  int kv_heads_;
+};
+
+/// Plan that turns an indicator's rows into one score per owner and entry.
+enum class ScoringStep { smooth, aggregate, group };
+
+/// Smooth, aggregate and group in the order in which a record takes them (its key `order`).
+class ScoringSteps {
+ public:
+  explicit ScoringSteps(const Settings& settings);
+
+  const std::vector<ScoringStep>& all() const { return steps_; }
+  bool starts_with(ScoringStep step) const { return steps_.front() == step; }
+  /// Does `step` work on the rows of single queries?
+  bool before_aggregate(ScoringStep step) const;
+  /// Is `step` the first to work on aggregated rows?
+  bool directly_after_aggregate(ScoringStep step) const;
+  std::vector<ScoringStep> after_aggregate() const;
+
+ private:
+  std::vector<ScoringStep>::const_iterator aggregate() const;
+
+  std::vector<ScoringStep> steps_;
+};
+
+/// Scoring that several records may share: the stages from `queries` to `normalize` (policies.md
+/// 4), with everything resolved that does not depend on the layer.
+///
+/// `settings` holds what those stages declare that they read and nothing else, so that equal plans
+/// mean equal scores: a stage that read more would throw.
+struct ScorePlan {
+  /// The part of a record's settings that scoring may read; of `allocate`'s when it watches rows.
+  static Settings read_by_scoring(const Settings& record, bool watches);
+
+  Settings settings;
+  ScoringSteps steps;
+  std::vector<Segment> segments;
+  /// K = max(B - m, 0) of each variant, for smoothing that follows the drift of the K best; one
+  /// variant for every other record.
+  std::vector<int64_t> free_slots = {0};
+  double dropped = 0;              ///< 1 - rho, where the indicator follows the budget
+  bool wants_unweighted = false;   ///< scores before `weight`, too
+  bool wants_mass = false;         ///< attention of owners, and on the window
+  bool wants_deviation = false;    ///< over the queries
+  bool wants_statistic = false;    ///< what `allocate` watches
+  bool wants_token_class = false;  ///< what the tokens are
+  bool for_survey = false;         ///< some record needs it of all layers before any is replayed
+  std::set<int> layers = {};       ///< those that some record does not skip
+
+  bool looks_ahead() const;
+  std::string key() const;           ///< names all that scores depend on
+  std::string grouping_key() const;  ///< the same of what they are up to `group`
+
+ private:
+  std::string key_of(const Settings& read) const;
+};
+
 struct PreparedBudget {
   int64_t entries = 0;     ///< B
   int64_t places = 0;      ///< of a head that keeps the whole prompt: n, or more while decoding

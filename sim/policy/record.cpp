@@ -1,13 +1,7 @@
 #include "sim/policy/record.hpp"
 
-#include <algorithm>
-#include <set>
-
-#include "sim/core/error.hpp"
 #include "sim/policy/presets.hpp"
-#include "sim/policy/record_rules.hpp"
-#include "sim/stages/common_keys.hpp"
-#include "sim/stages/schedule/schedule.hpp"
+#include "sim/stages/stages.hpp"
 
 namespace kvsim {
 namespace {
@@ -41,17 +35,11 @@ const Preset& preset_named(std::string_view title) {
     if (preset.name == name) variants.push_back(preset_title(preset));
   }
   if (variants.empty())
-    usage_error({.what = "unknown preset",
-                 .where = "policy",
-                 .found = name,
-                 .expected = "a preset of `kvsim policies`",
-                 .hint = did_you_mean(name, names)});
+    usage_error({"unknown preset", "policy", name, "a preset of `kvsim policies`",
+                 did_you_mean(name, names)});
   std::string listed;
   for (const std::string& one : variants) listed += (listed.empty() ? "" : ", ") + one;
-  usage_error({.what = "unknown variant of " + name,
-               .where = "policy",
-               .found = std::string(title),
-               .expected = listed});
+  usage_error({"unknown variant of " + name, "policy", std::string(title), listed});
 }
 
 std::vector<std::string> all_keys() {
@@ -103,17 +91,12 @@ Record Record::parse(std::string_view text) {
     const size_t equals = parts[at].find('=');
     const std::string key(parts[at].substr(0, equals));
     if (equals == std::string_view::npos)
-      usage_error({.what = "not a change of a record",
-                   .where = "policy " + std::string(text),
-                   .found = key.empty() ? "nothing between two commas" : key,
-                   .expected = "key=value"});
+      usage_error({"not a change of a record", "policy " + std::string(text),
+                   key.empty() ? "nothing between two commas" : key, "key=value"});
     const Parameter* parameter = find_parameter(key);
     if (!parameter)
-      usage_error({.what = "unknown key",
-                   .where = "policy " + std::string(text),
-                   .found = key,
-                   .expected = "a key of `kvsim policies " + preset.name + "`",
-                   .hint = did_you_mean(key, all_keys())});
+      usage_error({"unknown key", "policy " + std::string(text), key,
+                   "a key of `kvsim policies " + preset.name + "`", did_you_mean(key, all_keys())});
     record.settings.set(Key(parameter->number),
                         canonical_value(*parameter, parts[at].substr(equals + 1)));
     typed.insert(key);
@@ -152,11 +135,9 @@ Budget Budget::parse(std::string_view text) {
   const bool ok = amount && (fraction ? amount->value() > 0 && amount->value() <= 1
                                       : integer && amount->value() >= 1);
   if (!ok)
-    usage_error({.what = "bad budget",
-                 .where = "--budget",
-                 .found = std::string(text),
-                 .expected = "a ratio in (0, 1] with '.' or '%', or a count >= 1",
-                 .hint = "1.0 keeps everything, 1 keeps one entry"});
+    usage_error({"bad budget", "--budget", std::string(text),
+                 "a ratio in (0, 1] with '.' or '%', or a count >= 1",
+                 "1.0 keeps everything, 1 keeps one entry"});
   budget.is_ratio = fraction;
   budget.amount = *amount;
   budget.label = amount->text();

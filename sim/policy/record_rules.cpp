@@ -1,26 +1,9 @@
-#include "sim/policy/record_rules.hpp"
-
-#include <algorithm>
-
-#include "sim/core/error.hpp"
-#include "sim/policy/score_plan.hpp"
+#include "sim/policy/prepared_record.hpp"
+#include "sim/policy/record.hpp"
 #include "sim/stages/aggregate/aggregate.hpp"
 #include "sim/stages/allocate/allocate.hpp"
-#include "sim/stages/common_keys.hpp"
-#include "sim/stages/constrain/constrain.hpp"
-#include "sim/stages/group/group.hpp"
 #include "sim/stages/indicator/indicator.hpp"
-#include "sim/stages/join/join.hpp"
-#include "sim/stages/memory/memory.hpp"
-#include "sim/stages/merge/merge_first.hpp"
-#include "sim/stages/parameter.hpp"
-#include "sim/stages/protect/protect.hpp"
-#include "sim/stages/quantize/quantize.hpp"
-#include "sim/stages/queries/queries.hpp"
-#include "sim/stages/redundancy/redundancy.hpp"
-#include "sim/stages/schedule/schedule.hpp"
-#include "sim/stages/shape/shape.hpp"
-#include "sim/stages/smooth/smooth.hpp"
+#include "sim/stages/merge/merge.hpp"
 
 namespace kvsim {
 namespace {
@@ -65,7 +48,7 @@ class Complaints {
       words = expected();
     else
       words = expected;
-    usage_error({.what = what, .where = "policy " + text_, .expected = words});
+    usage_error({what, "policy " + text_, "", words});
   }
 
  private:
@@ -352,11 +335,9 @@ void check_record(const std::string& text, const Settings& original,
   check_blocks(complaints, settings);
   for (const std::string& key : typed) {
     if (used.contains(key)) continue;
-    usage_error({.what = "the chosen stages do not use " + key,
-                 .where = "policy " + text,
-                 .found = key + "=" + settings.text(key),
-                 .expected = "only keys that take effect",
-                 .hint = did_you_mean(key, {used.begin(), used.end()})});
+    usage_error({"the chosen stages do not use " + key, "policy " + text,
+                 key + "=" + settings.text(key), "only keys that take effect",
+                 did_you_mean(key, {used.begin(), used.end()})});
   }
 }
 

@@ -1,15 +1,6 @@
-#include "sim/policy/row_consumer.hpp"
-
-#include <algorithm>
-#include <cmath>
-#include <functional>
-#include <iterator>
 #include <ranges>
-#include <span>
-#include <utility>
 
-#include "sim/core/parallel.hpp"
-#include "sim/stages/queries/queries.hpp"
+#include "sim/policy/scoring.hpp"
 
 namespace kvsim {
 namespace {
@@ -240,7 +231,6 @@ void DeviationConsumer::start(const AttentionBlock& block, int64_t first_row) {
   squares_ = sum_;
 }
 
-/// Parts of the columns.
 int DeviationConsumer::tasks(const AttentionBlock&) const {
   return static_cast<int>((segment().candidates.size() + kColumns - 1) / kColumns);
 }

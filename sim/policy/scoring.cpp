@@ -2,28 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cmath>
-#include <map>
-#include <optional>
-#include <utility>
-
-#include "sim/core/error.hpp"
-#include "sim/core/parallel.hpp"
-#include "sim/policy/head_grouping.hpp"
-#include "sim/policy/row_consumer.hpp"
-#include "sim/policy/segment_scorer.hpp"
+#include "sim/policy/prepared_record.hpp"
 #include "sim/stages/allocate/allocate.hpp"
-#include "sim/stages/common_keys.hpp"
-#include "sim/stages/memory/memory.hpp"
-#include "sim/stages/normalize/normalize.hpp"
-#include "sim/stages/prior/prior.hpp"
-#include "sim/stages/protect/protect.hpp"
 #include "sim/stages/protect/token_classes.hpp"
-#include "sim/stages/queries/queries.hpp"
-#include "sim/stages/redundancy/redundancy.hpp"
-#include "sim/stages/shape/shape.hpp"
-#include "sim/stages/weight/weight.hpp"
 
 namespace kvsim {
 namespace {
@@ -171,11 +152,10 @@ void check_finite(const Table<double>& scores, int layer, const ScorePlan& plan)
     for (const Segment& segment : plan.segments)
       for (int64_t i = segment.candidates.begin; i < segment.candidates.end; ++i)
         if (std::isnan(scores(owner, i)))
-          bad_data({.what = "a score is not a number",
-                    .where = fmt::format("layer {}, head {}, entry {}, stage indicator={}", layer,
-                                         owner, i, chosen<Indicator>(plan.settings).info().name),
-                    .found = "NaN",
-                    .expected = "a number"});
+          bad_data({"a score is not a number",
+                    fmt::format("layer {}, head {}, entry {}, stage indicator={}", layer, owner, i,
+                                chosen<Indicator>(plan.settings).info().name),
+                    "NaN", "a number"});
 }
 
 /// Factors of scores: w over the sum that `normalize` names. The quotient is taken

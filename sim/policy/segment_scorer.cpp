@@ -1,12 +1,4 @@
-#include "sim/policy/segment_scorer.hpp"
-
-#include <algorithm>
-#include <numeric>
-#include <set>
-
-#include "sim/core/array.hpp"
-#include "sim/core/parallel.hpp"
-#include "sim/stages/join/join.hpp"
+#include "sim/policy/scoring.hpp"
 
 namespace kvsim {
 
@@ -33,9 +25,7 @@ std::shared_ptr<SharedRows> RowsOfLayer::rows(const Settings& settings, const Se
                   segment.probe_tokens,
                   rows_outer};
   auto& found = rows_[name];
-  if (found == nullptr) {
-    found = std::make_shared<SharedRows>(indicator.rows(work_, given, segment));
-  }
+  if (found == nullptr) found = std::make_shared<SharedRows>(indicator.rows(work_, given, segment));
   return found;
 }
 
@@ -298,7 +288,6 @@ int64_t SegmentScorer::visible(int64_t position) const {
                              segment().candidates.size());
 }
 
-/// Number in the aggregation of the pass' row `row`.
 int64_t SegmentScorer::number(int64_t row) const {
   const int64_t after = row < std::ssize(segment().positions) ? 0 : segment().rows_after;
   return segment().rows_before + row + after;

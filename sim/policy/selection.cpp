@@ -1,17 +1,5 @@
-#include "sim/policy/selection.hpp"
-
-#include <algorithm>
-#include <array>
-#include <functional>
-#include <utility>
-#include <vector>
-
-#include "sim/core/array.hpp"
-#include "sim/core/parallel.hpp"
-#include "sim/stages/common_keys.hpp"
+#include "sim/policy/policy_run.hpp"
 #include "sim/stages/indicator/indicator.hpp"
-#include "sim/stages/protect/protect.hpp"
-#include "sim/stages/shape/shape.hpp"
 
 namespace kvsim {
 namespace {
@@ -115,13 +103,12 @@ std::vector<int64_t> Selection::shares(int64_t owner, int64_t b) const {
   request.position = record_.stage<Indicator>().is_position();
   if (request.position)
     request.sinks = std::min({record_.settings.count(keys::sinks), request.sizes[0], b});
-  if (unconstrained_) {
+  if (unconstrained_)
     for (const Range& range : record_.ranges) {
       const auto& all = unconstrained_->owners[static_cast<size_t>(owner)];
       request.unconstrained.push_back(
           std::ranges::count_if(all, [&](uint32_t i) { return range.contains(i); }));
     }
-  }
   return record_.stage<Constrain>().shares(record_.settings, request);
 }
 

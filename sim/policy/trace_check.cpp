@@ -1,20 +1,9 @@
-#include "sim/policy/trace_check.hpp"
-
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <set>
-
-#include "sim/core/error.hpp"
+#include "sim/policy/policy_run.hpp"
 #include "sim/policy/prepared_record.hpp"
-#include "sim/stages/common_keys.hpp"
-#include "sim/stages/estimate/estimate.hpp"
 #include "sim/stages/indicator/indicator.hpp"
-#include "sim/stages/join/join.hpp"
 #include "sim/stages/merge/merge.hpp"
-#include "sim/stages/protect/protect.hpp"
-#include "sim/stages/queries/queries.hpp"
-#include "sim/stages/schedule/schedule.hpp"
 
 namespace kvsim {
 namespace {
@@ -107,11 +96,11 @@ void RecordCheck::whitelist() const {
   const auto size = static_cast<int64_t>(listed.size());
   for (size_t b = 0; b < budgets_.size(); ++b)
     if (size > record_.budgets[b].entries)
-      usage_error({.what = "the whitelist does not fit the budget",
-                   .where = fmt::format("policy {} at budget {}", record_.title, budgets_[b].label),
-                   .found = fmt::format("{} whitelisted entries, {} places", size,
-                                        record_.budgets[b].entries),
-                   .expected = fmt::format("a budget of at least {}", size)});
+      usage_error(
+          {"the whitelist does not fit the budget",
+           fmt::format("policy {} at budget {}", record_.title, budgets_[b].label),
+           fmt::format("{} whitelisted entries, {} places", size, record_.budgets[b].entries),
+           fmt::format("a budget of at least {}", size)});
 }
 
 /// Queries that the chosen merge reads: those of its score estimates, or the newest.
@@ -127,10 +116,8 @@ void RecordCheck::need_for_merging(int64_t budget, std::set<int64_t>& needed) co
 void RecordCheck::queries() const {
   const auto& stored = info_.query_position;
   if (info_.steps() == 0)
-    bad_data({.what = "the trace holds no later step",
-              .where = info_.path,
-              .found = "no query at positions >= " + std::to_string(info_.prompt_len),
-              .expected = "at least one"});
+    bad_data({"the trace holds no later step", info_.path,
+              "no query at positions >= " + std::to_string(info_.prompt_len), "at least one"});
   std::set<int64_t> needed;
   const auto observed_in = [&](const std::vector<Segment>& segments) {
     for (const Segment& segment : segments)
@@ -151,11 +138,10 @@ void RecordCheck::queries() const {
   const std::string queries = first == 0 || first >= info_.prompt_len
                                   ? std::string("all")
                                   : fmt::format("window:{}", info_.prompt_len - first);
-  bad_data({.what = "policy " + record_.title + " needs queries the trace does not hold",
-            .where = info_.path,
-            .found = "positions " + as_ranges(stored),
-            .expected = "positions " + as_ranges({needed.begin(), needed.end()}),
-            .hint = "capture the prompt again with --queries " + queries});
+  bad_data({"policy " + record_.title + " needs queries the trace does not hold", info_.path,
+            "positions " + as_ranges(stored),
+            "positions " + as_ranges({needed.begin(), needed.end()}),
+            "capture the prompt again with --queries " + queries});
 }
 
 void RecordCheck::probes() const {
@@ -167,39 +153,31 @@ void RecordCheck::probes() const {
   std::string known;
   for (const ProbeInfo& probe : info_.probes) known += (known.empty() ? "" : ", ") + probe.name;
   if (info_.find_probe(name) < 0)
-    bad_data({.what = "policy " + record_.title + " needs a probe the trace does not hold",
-              .where = info_.path,
-              .found = known.empty() ? "no probes" : "probes " + known,
-              .expected = "a probe " + probe_spec(record_.settings),
-              .hint = hint});
-  bad_data({.what = "policy " + record_.title + " needs more of the probe " + name,
-            .where = info_.path,
-            .found = fault,
-            .expected = "a trace that stores it",
-            .hint = hint});
+    bad_data({"policy " + record_.title + " needs a probe the trace does not hold", info_.path,
+              known.empty() ? "no probes" : "probes " + known,
+              "a probe " + probe_spec(record_.settings), hint});
+  bad_data({"policy " + record_.title + " needs more of the probe " + name, info_.path, fault,
+            "a trace that stores it", hint});
 }
 
 void RecordCheck::rotations() const {
   const bool turns = moves_positions(record_.settings) ||
-                     record_.stage<Indicator>().moves_queries();
+                     record_.stage<Indicator>().moves_queries() ||
+                     record_.stage<Quantize>().turns_keys(record_.settings);
   if (!turns) return;
   for (const int layer : record_.layers) {
     if (info_.rotation(layer).pairs() > 0) continue;
-    bad_data({.what = "policy " + record_.title + " moves positions",
-              .where = info_.path,
-              .found = info_.rope_missing.empty()
-                           ? fmt::format("no rope/inv_freq for layer {}", layer)
-                           : info_.rope_missing,
-              .expected = "a trace with rope/inv_freq"});
+    bad_data({"policy " + record_.title + " moves positions", info_.path,
+              info_.rope_missing.empty() ? fmt::format("no rope/inv_freq for layer {}", layer)
+                                         : info_.rope_missing,
+              "a trace with rope/inv_freq"});
   }
 }
 
 void RecordCheck::stream() const {
   if (!record_.stage<Allocate>().needs_stream(record_.settings) || info_.has_residual_norm) return;
-  bad_data({.what = "policy " + record_.title + " weighs layers by the residual stream",
-            .where = info_.path,
-            .found = "no residual_norm",
-            .expected = "a trace with residual_norm, as kvsim capture writes it"});
+  bad_data({"policy " + record_.title + " weighs layers by the residual stream", info_.path,
+            "no residual_norm", "a trace with residual_norm, as kvsim capture writes it"});
 }
 
 void RecordCheck::side_files() const {
@@ -214,10 +192,8 @@ void RecordCheck::token_texts() const {
   const bool classes = record_.stage<Allocate>().uses_token_classes() ||
                        record_.stage<Stage1>().uses_token_classes();
   if (classes && files_.token_text().empty())
-    bad_data({.what = "policy " + record_.title + " looks at what the tokens are",
-              .where = info_.path,
-              .found = "no tokens/text",
-              .expected = "a trace with tokens/text"});
+    bad_data({"policy " + record_.title + " looks at what the tokens are", info_.path,
+              "no tokens/text", "a trace with tokens/text"});
 }
 
 }  // namespace

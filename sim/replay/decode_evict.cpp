@@ -1,17 +1,5 @@
-#include <algorithm>
-#include <cmath>
-#include <numeric>
-
-#include "sim/replay/decode_run.hpp"
-#include "sim/stages/common_keys.hpp"
-#include "sim/stages/memory/memory.hpp"
-#include "sim/stages/merge/votes.hpp"
-#include "sim/stages/protect/protect.hpp"
-#include "sim/stages/queries/queries.hpp"
-#include "sim/stages/redundancy/redundancy.hpp"
-#include "sim/stages/schedule/schedule.hpp"
-#include "sim/stages/smooth/smooth.hpp"
-#include "sim/stages/weight/weight.hpp"
+#include "sim/replay/decode.hpp"
+#include "sim/stages/merge/merge.hpp"
 
 namespace kvsim {
 

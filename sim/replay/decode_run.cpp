@@ -1,16 +1,5 @@
-#include "sim/replay/decode_run.hpp"
-
-#include <algorithm>
-#include <cmath>
-#include <set>
-
-#include "sim/core/parallel.hpp"
-#include "sim/stages/common_keys.hpp"
-#include "sim/stages/merge/votes.hpp"
-#include "sim/stages/normalize/normalize.hpp"
-#include "sim/stages/protect/protect.hpp"
-#include "sim/stages/spans.hpp"
-#include "sim/stages/weight/weight.hpp"
+#include "sim/replay/decode.hpp"
+#include "sim/stages/merge/merge.hpp"
 
 namespace kvsim {
 namespace {

@@ -1,10 +1,5 @@
-#include "sim/replay/per_step.hpp"
-
-#include <algorithm>
-
-#include "sim/core/parallel.hpp"
+#include "sim/replay/prefill.hpp"
 #include "sim/stages/indicator/indicator.hpp"
-#include "sim/stages/shape/shape.hpp"
 
 namespace kvsim {
 namespace {

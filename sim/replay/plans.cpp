@@ -1,11 +1,6 @@
-#include "sim/replay/plans.hpp"
-
 #include <xxhash.h>
 
-#include <algorithm>
-#include <numeric>
-
-#include "sim/core/parallel.hpp"
+#include "sim/replay/prefill.hpp"
 
 namespace kvsim {
 namespace {
@@ -25,14 +20,11 @@ int64_t size_of(const OwnerSets& owners) {
 
 /// Is every owner's set of `inner` within that of `outer`?
 bool nested(const OwnerSets& inner, const OwnerSets& outer) {
-  for (size_t o = 0; o < inner.size(); ++o) {
+  for (size_t o = 0; o < inner.size(); ++o)
     if (inner[o].size() > outer[o].size()) return false;
-  }
-  for (size_t o = 0; o < inner.size(); ++o) {
-    if (!std::includes(outer[o].begin(), outer[o].end(), inner[o].begin(), inner[o].end())) {
+  for (size_t o = 0; o < inner.size(); ++o)
+    if (!std::includes(outer[o].begin(), outer[o].end(), inner[o].begin(), inner[o].end()))
       return false;
-    }
-  }
   return true;
 }
 

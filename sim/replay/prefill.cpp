@@ -1,16 +1,7 @@
 #include "sim/replay/prefill.hpp"
 
-#include <algorithm>
-#include <map>
-
-#include "sim/core/parallel.hpp"
 #include "sim/replay/compression.hpp"
-#include "sim/replay/merge_tally.hpp"
-#include "sim/replay/per_step.hpp"
-#include "sim/replay/prompt_statistics.hpp"
 #include "sim/replay/slots.hpp"
-#include "sim/stages/common_keys.hpp"
-#include "sim/stages/quantize/quantize.hpp"
 
 namespace kvsim {
 namespace {
@@ -68,9 +59,8 @@ Table<double> added(const Table<double>& a, const Table<double>& b) {
 
 /// Copies columns of a part of the steps into a table over all of them.
 void append(const Table<double>& part, int64_t first, Table<double>& whole) {
-  for (int64_t r = 0; r < part.rows(); ++r) {
+  for (int64_t r = 0; r < part.rows(); ++r)
     std::ranges::copy(part.row(r), whole.row(r).begin() + first);
-  }
 }
 
 void append(const RetainedSums& part, int64_t first, RetainedSums& whole) {
@@ -108,12 +98,11 @@ struct PrefillReplay::Attended {
 PrefillReplay::PrefillReplay(LayerWork& work, const LayerKept& kept,
                              const std::vector<Record>& records, const PrefillOptions& options)
     : work_(work), options_(options), builder_(work.entries()) {
-  for (size_t r = 0; r < kept.size(); ++r) {
+  for (size_t r = 0; r < kept.size(); ++r)
     for (size_t b = 0; b < kept[r].size(); ++b) {
       if (kept[r][b] == nullptr) continue;
       add_cell({static_cast<int>(r), static_cast<int>(b)}, kept[r][b], records[r].settings);
     }
-  }
   plans_ = builder_.build();
   if (options.importance != nullptr) {
     importance_ = options.importance;
@@ -140,9 +129,8 @@ void PrefillReplay::add_cell(ReplayCell cell, const std::shared_ptr<const KeptSe
     if (known.kept->chosen_per_step || kept->chosen_per_step) continue;
     if (known.merging || fresh.merging) continue;  // what is merged depends on more than the sets
     if (known.kept_handle != fresh.kept_handle || known.changed != fresh.changed) continue;
-    if (known.share_handle != fresh.share_handle || known.total_handle != fresh.total_handle) {
+    if (known.share_handle != fresh.share_handle || known.total_handle != fresh.total_handle)
       continue;
-    }
     if (fresh.changed && !same_change(*known.settings, settings)) continue;
     known.cells.push_back(cell);
     known.tied.push_back(kept->tied);
@@ -265,10 +253,9 @@ void PrefillReplay::on_block(const ReplayBlock& block, WholeRun& whole, const Si
   if (second_pass) {
     append(block.later_attention, block.first_step, whole.later_attention);
     append(block.later_importance, block.first_step, whole.later_importance);
-    for (int64_t h = 0; h < heads; ++h) {
+    for (int64_t h = 0; h < heads; ++h)
       std::copy_n(block.z.begin() + h * block.steps * width, block.steps * width,
                   whole.z.begin() + (h * steps + block.first_step) * width);
-    }
   }
   StepBlock out{block.first_step, block.steps, &block, {}, block.output_steps};
   std::vector<RetainedSums> sums(outcomes_.size());  // outlives the pointers in `out`
@@ -388,7 +375,11 @@ void PrefillReplay::run_changed(const WholeRun& whole, const Sink& sink) {
       place(outcome, unrounded);
       rounding.resize(delta.size());
       attended.attention.run(unrounded, 0, steps, rounding.data());
-      for (OwnerSlots& owner : slots.owners) quantize.apply(*outcome.settings, owner.k, owner.v);
+      for (size_t i = 0; i < slots.owners.size(); ++i)
+        quantize.apply(*outcome.settings, {.k = slots.owners[i].k,
+                                           .v = slots.owners[i].v,
+                                           .positions = outcome.kept->owners[i],
+                                           .rope = &work_.rotation()});
     }
     place(outcome, slots);
     MergeTally tally(work_.query_heads(), steps, options_.slot_changes);

@@ -1,20 +1,78 @@
 #pragma once
 #include <compare>
-#include <cstdint>
-#include <functional>
-#include <memory>
-#include <optional>
-#include <vector>
 
-#include "sim/backend/layer_work.hpp"
-#include "sim/core/pair_merge.hpp"
+#include "sim/core/kept_sets.hpp"
 #include "sim/policy/record.hpp"
-#include "sim/replay/merge_tally.hpp"
-#include "sim/replay/plans.hpp"
 #include "sim/replay/slots.hpp"
-#include "sim/stages/merge/slot_cache.hpp"
+#include "sim/stages/merge/merge.hpp"
 
 namespace kvsim {
+
+/// Kept entries of every owner, each ascending.
+using OwnerSets = std::vector<std::vector<uint32_t>>;
+
+/// Few replay plans for many kept sets. Equal sets are replayed once, whoever asked for them, and
+/// sets that are nested for all owners share one chain, whatever record or budget they come from;
+/// the backend pays for the largest set of a chain only. A set that holds every entry is not
+/// replayed at all: it is the full cache.
+class PlanBuilder {
+ public:
+  explicit PlanBuilder(int64_t entries) : entries_(entries) {}
+
+  /// Asks for one set; returns its handle, the same for equal sets. `outputs`: its delta is wanted,
+  /// not only its attention and importance sums.
+  int add(std::shared_ptr<const OwnerSets> owners, bool per_query_head, bool outputs);
+
+  struct Plans {
+    static constexpr int kEverything = -1;
+    std::vector<ReplayPlan> plans;
+    std::vector<int> set;  ///< [handle] number of the set as in ReplayBlock, or kEverything
+  };
+  Plans build() const;
+
+ private:
+  struct Wanted {
+    std::shared_ptr<const OwnerSets> owners;
+    bool per_query_head = false;
+    bool outputs = false;
+    uint64_t hash = 0;
+    int64_t size = 0;  ///< entries over all owners
+  };
+  bool is_everything(const Wanted& wanted) const;
+
+  int64_t entries_ = 0;
+  std::vector<Wanted> wanted_;  ///< by handle
+};
+
+/// The kept sets of an owner list without a copy: shares the life of `kept`.
+std::shared_ptr<const OwnerSets> owners_of(const std::shared_ptr<const KeptSets>& kept);
+
+/// Numbers of per-step choice for one record and budget over all T later steps.
+struct PerStepResult {
+  Table<double> kept_attention;   ///< [Hq][T]
+  Table<double> kept_importance;  ///< [Hq][T]
+  Table<double> kept_squares;     ///< [Hq][T] sum of squared importance
+  Table<double> part_kept;        ///< [parts][T] importance kept of each part, over query heads
+  std::vector<float> delta;       ///< [Hq][T][dv] z^ - z
+  KeptSets last;                  ///< the sets of the last step
+};
+
+struct PerStepInput {
+  const float* importance = nullptr;  ///< [Hq][stride], stride >= n
+  int64_t stride = 0;
+  const std::vector<float>* z = nullptr;  ///< [Hq][T][dv] outputs of the full cache
+  bool leave_out_guarded = false;         ///< sums without guarded entries (--scope evictable)
+  std::vector<std::vector<Range>> parts;  ///< of the prompt, for part_kept
+};
+
+/// schedule=per-step and reads (policies.md 12): at each later step t every owner has the entries
+/// that score best at t, in whole blocks as `settings` say; the more recent first on ties. Scores
+/// are those of the record's indicator, or importance at t, summed over the query heads it serves.
+/// `kept` gives, for each budget, the places of each owner and which entries are guarded and kept
+/// whatever their score. Results are per budget.
+std::vector<PerStepResult> replay_per_step(LayerWork& work, const Settings& settings,
+                                           const std::vector<std::shared_ptr<const KeptSets>>& kept,
+                                           const PerStepInput& input);
 
 class FirstEstimates;
 
@@ -67,7 +125,6 @@ struct RetainedSums {
   std::vector<double> entries;          ///< [steps] pairs of head and entry in scope
 };
 
-/// One outcome over a block of steps.
 struct OutcomeBlock {
   int outcome = 0;
   const RetainedSums* sums = nullptr;  ///< null: undefined

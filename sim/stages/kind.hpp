@@ -1,14 +1,218 @@
 #pragma once
-#include <map>
-#include <memory>
-#include <stdexcept>
-#include <string>
-#include <string_view>
-#include <vector>
+#include <source_location>
 
-#include "sim/stages/settings.hpp"
+#include "sim/core/decimal.hpp"
+#include "sim/core/layer_trace.hpp"
 
 namespace kvsim {
+
+class Kind;
+
+/// "a b  c" -> {a, b, c}.
+std::vector<std::string> split_words(const char* text);
+
+/// A declared parameter by its number, which is what values are read by while a policy runs. A
+/// declaration is one (parameter.hpp); a key's name finds it, which takes a look-up of text.
+class Key {
+ public:
+  explicit Key(size_t number) : number_(number) {}
+  Key(std::string_view name);  ///< throws when no such key is declared
+  Key(const char* name) : Key(std::string_view(name)) {}
+  Key(const std::string& name) : Key(std::string_view(name)) {}
+  size_t number() const { return number_; }
+
+ private:
+  size_t number_;
+};
+
+/// One policy record, compiled: every value is parsed, and every kind found, when it is set. Texts
+/// are canonical, their type and range checked against the parameter's declaration (parameter.hpp).
+/// To read a key that was never set is a programmer's mistake and throws.
+class Settings {
+ public:
+  void set(Key key, std::string text);
+  /// Values of these keys alone: code that is given them can read no others.
+  Settings only(const std::set<std::string>& keys) const;
+  /// All texts, by key.
+  std::map<std::string, std::string> values() const;
+
+  const std::string& text(Key key) const { return at(key).text; }
+  bool is(Key key, std::string_view value) const { return text(key) == value; }
+  bool is_none(Key key) const { return at(key).is_none; }
+  bool flag(Key key) const { return at(key).whole != 0; }
+  int64_t count(Key key) const { return at(key).whole; }
+  double real(Key key) const { return at(key).real; }
+  Decimal decimal(Key key) const { return at(key).decimal; }
+  /// A word as an enumeration whose values stand in the order of the declared words.
+  template <class Word>
+  Word word(Key key) const {
+    return static_cast<Word>(at(key).whole);
+  }
+  /// An integer is a count; a number with a decimal point is that fraction of `whole`, floored.
+  int64_t share(Key key, int64_t whole) const;
+  bool is_fraction(Key key) const { return at(key).is_fraction; }
+  /// "a+b+c" -> {a, b, c}; "none" -> {}.
+  std::vector<std::string> list(Key key) const;
+  const Kind& kind(Key key) const { return *at(key).kind; }
+
+ private:
+  struct Value {
+    bool is_set = false;
+    bool is_none = false;
+    bool is_fraction = false;  ///< a share with a decimal point
+    std::string text;
+    int64_t whole = 0;  ///< a count, a flag, or the number of a word among its words
+    double real = 0;
+    Decimal decimal;
+    const Kind* kind = nullptr;
+  };
+  const Value& at(Key key) const;
+
+  std::vector<Value> values_;  // by number of the key
+};
+
+enum class ValueType { count, real, flag, word, kind, share, text };
+
+struct KindCondition {
+  const char* stage;
+  bool (*fits)(const Kind&);
+};
+
+/// One key of a policy record, declared once, beside the code that reads it. The declaration
+/// parses records, checks ranges, prints `kvsim policies` and is recorded in the results.
+struct Parameter {
+  std::string key;
+  ValueType type = ValueType::text;
+  std::string fallback;  ///< default value
+  std::string meaning;   ///< one line
+  std::string unit = "1";
+  double low = 0;  ///< least value of count, real, share
+  double high = std::numeric_limits<double>::infinity();
+  bool low_open = false;  ///< low itself is not allowed
+  bool high_open = false;
+  bool odd = false;                                  ///< counts only
+  std::vector<std::string> words = {};               ///< values of type word
+  std::string (*fault)(std::string_view) = nullptr;  ///< what is wrong with a text, or ""
+  bool may_be_none = false;                          ///< `none` stands for "not set"
+  /// Records read it: all of them, if not only those with a kind that names it; and of these those
+  /// alone whose kinds fit.
+  bool always = false;
+  std::vector<KindCondition> only_with = {};
+  bool is_file = false;  ///< the path of a file that the record needs
+  std::vector<std::string> test_values = {};
+  bool (*nests)(const Parameter&, const Settings&) = nullptr;
+  size_t stage = 0;   ///< place of its stage among all, in the order in which a policy runs them
+  size_t number = 0;  ///< of its Key
+
+  std::string range() const;    ///< "[0, 1]", "odd, >= 1", "raw | recent"
+  const char* section() const;  ///< of docs/policies.md, which describes it
+};
+
+/// Value of Parameter::nests.
+bool nests_at_default(const Parameter& parameter, const Settings& settings);
+
+// Notes of a declaration behind key, values, default and meaning.
+
+/// Every record reads it, not only those with a kind that names it.
+inline constexpr auto always = [](Parameter& p) { p.always = true; };
+/// Do budgets nest, as far as this value is concerned (Kind::nests)? Where nothing is said, the
+/// kinds that name the key have spoken for it; a key that no kind names does not let them nest.
+/// A fraction of the budget never does.
+constexpr auto lets_nest_if(bool (*nests)(const Parameter&, const Settings&)) {
+  return [nests](Parameter& p) { p.nests = nests; };
+}
+inline constexpr auto lets_nest = [](Parameter& p) {
+  p.nests = [](const Parameter&, const Settings&) { return true; };
+};
+/// Records whose kinds do not fit do not read it.
+template <class... Conditions>
+auto only_with(KindCondition first, Conditions... more) {
+  return [=](Parameter& p) { p.only_with = {first, KindCondition(more)...}; };
+}
+/// Says what is wrong with a text, or "".
+inline auto checked_by(std::string (*fault)(std::string_view)) {
+  return [fault](Parameter& p) { p.fault = fault; };
+}
+/// Values that tests try, apart by blanks, on prompts of 19 tokens or more with spans `head`,
+/// `middle` and `tail`. Of words and flags they try all.
+inline auto tested(const char* values) {
+  return [values](Parameter& p) { p.test_values = split_words(values); };
+}
+
+/// Declares a parameter while the program starts; a key declared twice throws. Its value is read by
+/// it: settings.real(ema_alpha). `values` says what the key takes: "raw | recent", "flag", "kind",
+/// "file", "text UNIT"; or count, odd, number or share with a range and perhaps a unit, as in
+/// "count >= 1 entries" and "number (0, 1]". " or none" at the end lets it be unset.
+struct Declare : Key {
+  /// The folder of the file that a declaration stands in is the stage of its key, which with the
+  /// key says where it stands in canonical records.
+  struct Name {
+    Name(const char* text, std::source_location at = std::source_location::current())
+        : key(text), file(at.file_name()) {}
+    const char *key, *file;
+  };
+  template <class... Notes>
+  Declare(Name name, std::string_view values, const char* fallback, const char* meaning,
+          const Notes&... notes)
+      : Declare([&] {
+          Parameter parameter = read(name, values, fallback, meaning);
+          (notes(parameter), ...);
+          return parameter;
+        }()) {}
+
+ private:
+  explicit Declare(Parameter parameter);
+  static Parameter read(Name name, std::string_view values, const char* fallback,
+                        const char* meaning);
+};
+
+const Parameter& parameter_of(Key key);
+const Parameter* find_parameter(std::string_view key);
+/// All declared parameters in canonical order.
+std::vector<const Parameter*> parameters();
+
+/// Canonical text of a typed value ("0.20" -> "0.2", "016" -> "16"); throws a usage error that
+/// says what the key takes.
+std::string canonical_value(const Parameter& parameter, std::string_view typed);
+
+}  // namespace kvsim
+
+/// Parameters that no single stage owns (policies.md 2).
+namespace kvsim {
+namespace keys {
+extern const Declare granularity, rounding, tie, skip_layers, positions;
+extern const Declare order, sinks, recent, allocate_score;  // in the files of their stages
+}  // namespace keys
+
+// Words in the order of the declarations.
+enum class Granularity { kv, query };
+enum class Rounding { exact, kvpress };
+enum class Tie { raw, recent };
+enum class Positions { absolute, cache };
+enum class AllocateScore { final_score, unweighted };
+
+/// Query heads own the kept sets; else KV heads do.
+inline bool per_query_head(const Settings& settings) {
+  return settings.word<Granularity>(keys::granularity) == Granularity::query;
+}
+inline bool rounds_like_kvpress(const Settings& settings) {
+  return settings.word<Rounding>(keys::rounding) == Rounding::kvpress;
+}
+inline bool ties_by_raw(const Settings& settings) {
+  return settings.word<Tie>(keys::tie) == Tie::raw;
+}
+/// Kept keys are turned to where they stand in the cache.
+inline bool moves_positions(const Settings& settings) {
+  return settings.word<Positions>(keys::positions) == Positions::cache;
+}
+
+/// Fault of a list of span names and ranges a-b joined by '+', or "".
+std::string span_list_fault(std::string_view text);
+
+/// Ranges of a whitelist: names of the trace's spans, or half-open ranges a-b cut to [0, n).
+/// A name that the trace does not have is bad data.
+std::vector<Range> resolve_spans(const std::vector<std::string>& items,
+                                 const std::vector<Span>& spans, int64_t entries);
 
 /// Names of keys, written apart by blanks: "kernel recent".
 struct KeyNames : std::vector<std::string> {
@@ -64,8 +268,8 @@ void announce_kind(const Kind& kind);
 /// The kind of that stage and name; throws when there is none.
 const Kind& find_kind(std::string_view stage, std::string_view name);
 
-/// The kinds of one stage, by name. A kind registers itself from its own file:
-///     const Register<Aggregate, MeanAggregate> registered;
+/// The kinds of one stage, by name. Kinds register themselves from their own file:
+///     const Register<Aggregate, Sum, Mean> registered;
 /// so that a new kind is one new file and no list is edited.
 template <class Stage>
 class Kinds {
@@ -96,9 +300,9 @@ const Stage& chosen(const Settings& settings) {
   return static_cast<const Stage&>(settings.kind(key));
 }
 
-template <class Stage, class Implementation>
+template <class Stage, class... Implementations>
 struct Register {
-  Register() { Kinds<Stage>::add(std::make_unique<Implementation>()); }
+  Register() { (Kinds<Stage>::add(std::make_unique<Implementations>()), ...); }
 };
 
 }  // namespace kvsim

@@ -2,12 +2,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "analysis/attention_cdf.hpp"
-#include "analysis/drift.hpp"
-#include "analysis/key_norm.hpp"
-#include "analysis/late_importance.hpp"
-#include "analysis/locality.hpp"
-#include "analysis/risk.hpp"
+#include "analysis/formulas.hpp"
 
 using namespace kvsim;
 
@@ -98,7 +93,7 @@ TEST_CASE("an estimate of risk is judged by ranks, ratio and direction", "[risk]
 }
 
 TEST_CASE("drift is the front half's mean position minus the rear half's", "[dynamics]") {
-  Drift drift({1, 2, 0}, 1, 3);  // front: row 0; rear: rows 1 and 2
+  BestDrift drift({1, 2, 0}, 1, 3);  // front: row 0; rear: rows 1 and 2
   drift.add(0, 0, std::vector<double>{5, 1, 0, 0});
   drift.add(0, 1, std::vector<double>{0, 5, 1, 0});
   drift.add(0, 2, std::vector<double>{0, 1, 1, 5});

@@ -1,7 +1,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "analysis/importance_correlation.hpp"
+#include "analysis/formulas.hpp"
 #include "analysis/statistics.hpp"
 
 using namespace kvsim;

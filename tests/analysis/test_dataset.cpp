@@ -6,7 +6,8 @@
 #include <set>
 #include <sstream>
 
-#include "analysis/variables.hpp"
+#include "analysis/dataset.hpp"
+#include "analysis/measure.hpp"
 #include "tests/io/trace_fixture.hpp"
 #include "tests/support/paths.hpp"
 

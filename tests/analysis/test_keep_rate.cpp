@@ -1,7 +1,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "analysis/span_tokens.hpp"
+#include "analysis/measure.hpp"
 
 using namespace kvsim;
 

@@ -1,7 +1,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "analysis/least_cost.hpp"
+#include "analysis/best_setting.hpp"
 
 using namespace kvsim;
 

@@ -70,11 +70,11 @@ TEST_CASE("int4 in groups of 32 costs five bits per number", "[analysis]") {
   const CacheShape shape{1, 1, 4, 2, 64, 2};
   const auto all = first_entries(64);
   MemoryModel model;
-  model.add_layer(shape, kept_of({all}), {{384, 12, 4}});
+  model.add_layer(shape, kept_of({all}), {{384, 384 * 4 + 12 * 32}});
   CHECK(model.use().bytes_quantized == 384 * 5 / 8);
   CHECK(model.use().compression == Approx(16.0 / 5));
   MemoryModel half;  // one number stays at 16 bits; bits round up to whole bytes
-  half.add_layer(shape, kept_of({all}), {{383, 12, 4}});
+  half.add_layer(shape, kept_of({all}), {{383, 383 * 4 + 12 * 32}});
   CHECK(half.use().bytes_quantized == std::ceil((383 * 4 + 12 * 32 + 16) / 8.0));
 }
 
@@ -102,7 +102,8 @@ TEST_CASE("bytes held count scales and side numbers", "[analysis]") {
   const CacheShape shape{1, 1, 4, 2, 64, 2};
   const auto all = first_entries(64);
   MemoryModel model;
-  model.add_layer(shape, kept_of({all}), {{384, 12, 4}}, 4, {.later = 0, .most_slots = {70}});
+  model.add_layer(shape, kept_of({all}), {{384, 384 * 4 + 12 * 32}}, 4,
+                  {.later = 0, .most_slots = {70}});
   CHECK(model.use().bytes_side == 64 * 4);
   CHECK(model.use().bytes_flattened == 192 + 48 + 256 + 4);
   CHECK(model.use().bytes_padded == 192 + 48 + 256);

@@ -2,8 +2,8 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "analysis/merge_bound.hpp"
-#include "sim/core/slot_change.hpp"
+#include "analysis/formulas.hpp"
+#include "sim/core/numbers.hpp"
 #include "tests/reference/reference.hpp"
 #include "tests/support/random_run.hpp"
 

@@ -2,8 +2,8 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "analysis/prediction_error.hpp"
-#include "analysis/summary.hpp"
+#include "analysis/formulas.hpp"
+#include "analysis/statistics.hpp"
 #include "tests/reference/reference.hpp"
 #include "tests/support/random_trace.hpp"
 #include "tests/support/small_run.hpp"

@@ -1,6 +1,6 @@
 #include <catch2/catch.hpp>
 
-#include "analysis/regret.hpp"
+#include "analysis/formulas.hpp"
 
 using namespace kvsim;
 

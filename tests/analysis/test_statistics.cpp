@@ -3,8 +3,7 @@
 #include <numbers>
 
 #include "analysis/statistics.hpp"
-#include "analysis/summary.hpp"
-#include "sim/core/random.hpp"
+#include "sim/core/numbers.hpp"
 
 using namespace kvsim;
 

@@ -5,9 +5,8 @@
 #include <random>
 #include <vector>
 
-#include "analysis/output_error.hpp"
-#include "analysis/retained.hpp"
-#include "analysis/summary.hpp"
+#include "analysis/formulas.hpp"
+#include "analysis/statistics.hpp"
 
 using namespace kvsim;
 

@@ -1,8 +1,8 @@
 #include <array>
 #include <catch2/catch.hpp>
 
-#include "analysis/verdict.hpp"
-#include "io/tables.hpp"
+#include "analysis/ranking.hpp"
+#include "io/side_files.hpp"
 #include "tests/support/results.hpp"
 
 namespace kvsim {

@@ -420,6 +420,28 @@ def kivi(bits: int, group: int, residual: int):
     return staticmethod(quantize)
 
 
+def public(keys: str, values: str):
+    """quantize=formats, entries in blocks of the package gguf, which rounds as llama.cpp does. A short block is
+    filled with its least number, which changes no scale."""
+    from gguf import GGMLQuantizationType, quants
+
+    def round_trip(row, name):
+        count, kind = len(row), GGMLQuantizationType[name.upper()]
+        for begin in range(0, count, 32):
+            block = row[begin : begin + 32]
+            whole = np.full(32, block.min(), np.float32)
+            whole[: len(block)] = block
+            row[begin : begin + 32] = quants.dequantize(quants.quantize(whole, kind), kind)[: len(block)]
+        return row
+
+    def quantize(slots):
+        for slot in slots:
+            slot.key = round_trip(np.float32(slot.key), keys).astype(np.float64)
+            slot.value = round_trip(np.float32(slot.value), values).astype(np.float64)
+
+    return staticmethod(quantize)
+
+
 class NaiveModel:
     """Runs a model on the prompt, then on one later token after the other.
 

@@ -1,7 +1,7 @@
 #include <catch2/catch.hpp>
 #include <limits>
 
-#include "cli/expected_loss.hpp"
+#include "cli/after_replay.hpp"
 #include "tests/support/results.hpp"
 
 namespace kvsim::cli {

@@ -1,6 +1,6 @@
 #include <catch2/catch.hpp>
 
-#include "cli/parse.hpp"
+#include "cli/options.hpp"
 #include "tests/io/trace_fixture.hpp"
 
 using namespace kvsim;

@@ -14,13 +14,12 @@
 #include <sstream>
 #include <string>
 
-#include "analysis/variables.hpp"
+#include "analysis/dataset.hpp"
+#include "analysis/measure.hpp"
 #include "cli/command.hpp"
 #include "cli/package.hpp"
 #include "sim/policy/presets.hpp"
 #include "sim/stages/kind.hpp"
-#include "sim/stages/notes.hpp"
-#include "sim/stages/parameter.hpp"
 #include "tests/contract/tree.hpp"
 
 namespace kvsim {
@@ -130,43 +129,18 @@ std::set<std::string> anchors_of(const fs::path& path) {
 /// The tests hold the example of CONTRIBUTING.md, too.
 bool is_example(const std::string& name) { return name.starts_with("example"); }
 
-std::string cell(std::string text) {
-  for (size_t at = 0; (at = text.find('|', at)) != std::string::npos; at += 2)
-    text.insert(at, "\\");
-  return text;
-}
-
-std::string presets_table() {
-  std::string table = "| preset | cells | what it keeps | source |\n|---|---|---|---|\n";
-  for (const Preset& preset : presets()) {
-    const Settings settings = preset_settings(preset);
-    std::string cells;
-    for (const Parameter* p : parameters())
-      if (settings.text(p->key) != p->fallback)
-        cells += fmt::format("{}`{}={}`", cells.empty() ? "" : " ", p->key, settings.text(p->key));
-    table += fmt::format("| `{}` | {} | {} | {} |\n", preset_title(preset), cells,
-                         cell(preset.summary), cell(preset.source));
-  }
-  return table;
-}
-
+/// Every key with its default, by the section that explains it.
 std::string keys_table() {
-  std::string table =
-      "| key | section | values | default | unit | meaning |\n|---|---|---|---|---|---|\n";
+  std::vector<std::pair<std::string, std::string>> rows;
   for (const Parameter* p : parameters()) {
     if (is_example(p->key)) continue;
-    const std::string values = p->type == ValueType::kind ? "a kind" : p->range();
-    table += fmt::format("| `{}` | {} | {} | `{}` | {} | {} |\n", p->key, p->section(),
-                         cell(values), p->fallback, p->unit, cell(p->meaning));
+    const std::string section = p->section();
+    auto row = std::ranges::find(rows, section, &decltype(rows)::value_type::first);
+    if (row == rows.end()) row = rows.insert(rows.end(), {section, ""});
+    row->second += fmt::format("{}`{}={}`", row->second.empty() ? "" : ", ", p->key, p->fallback);
   }
-  return table;
-}
-
-std::string notes_table() {
-  std::string table = "| of | source | open | read as |\n|---|---|---|---|\n";
-  for (const Note* note : all_notes())
-    table += fmt::format("| `{}` | {} | {} | {} |\n", note->of, cell(note->source),
-                         cell(note->point), cell(note->reading));
+  std::string table = "| section | keys and their defaults |\n|---|---|\n";
+  for (const auto& [section, keys] : rows) table += fmt::format("| {} | {} |\n", section, keys);
   return table;
 }
 
@@ -245,7 +219,7 @@ TEST_CASE("links and files that the pages name exist", "[docs]") {
 }
 
 TEST_CASE("code that a page quotes stands in the file that it names", "[docs]") {
-  static const std::regex quoted("<!-- from: (\\S+) -->\n```cpp\n([^`]*)```");
+  static const std::regex quoted("<!-- from: (\\S+) -->\n```(?:cpp|toml)\n([^`]*)```");
   size_t seen = 0;
   for (const fs::path& page : pages()) {
     const std::string text = text_of(page);
@@ -257,11 +231,9 @@ TEST_CASE("code that a page quotes stands in the file that it names", "[docs]") 
   CHECK(seen > 0);
 }
 
-TEST_CASE("policies.md has every preset with its cells, and every key with its range", "[docs]") {
-  INFO("KVSIM_UPDATE_DOCS=1 kvsim_tests \"[docs]\" writes the tables anew");
-  CHECK((generated_part("presets", presets_table()) == presets_table()));
+TEST_CASE("policies.md has every key with its default", "[docs]") {
+  INFO("KVSIM_UPDATE_DOCS=1 kvsim_tests \"[docs]\" writes the table anew");
   CHECK((generated_part("keys", keys_table()) == keys_table()));
-  CHECK((generated_part("notes", notes_table()) == notes_table()));
 }
 
 TEST_CASE("every note is about a kind, a key or a preset that there is", "[docs]") {
@@ -287,28 +259,6 @@ TEST_CASE("policies.md explains every key in its section", "[docs]") {
     const std::string& text = sections.at(p->section());
     CHECK((text.find("`" + p->key + "`") != std::string::npos ||
            text.find("`" + p->key + "=") != std::string::npos));
-  }
-}
-
-TEST_CASE("presets.md links the paper or the code of every preset's source", "[docs]") {
-  static const std::regex row(R"(^\| ([^|]+?) \| ([^|]*) \| ([^|]*) \|$)");
-  const std::string text = page("presets.md");
-  std::istringstream lines(text.substr(text.find("## Sources")));
-  std::vector<std::string> names;
-  for (std::string line; std::getline(lines, line);) {
-    std::smatch found;
-    if (!std::regex_match(line, found, row) || found[1] == "name") continue;
-    INFO(line);
-    names.push_back(found[1]);
-    CHECK((found.str(2) + found.str(3)).find("](") != std::string::npos);
-  }
-  for (const Preset& preset : presets()) {
-    std::istringstream sources(preset.source);
-    for (std::string source; std::getline(sources, source, ';');) {
-      const std::string name = std::regex_replace(source, std::regex("^ *(shape: )?"), "");
-      INFO(preset_title(preset) << ": " << name);
-      CHECK(std::ranges::any_of(names, [&](const auto& known) { return name.starts_with(known); }));
-    }
   }
 }
 
@@ -351,7 +301,7 @@ TEST_CASE("cli.md has every command and every option", "[docs]") {
                      text.find(name + "`") != std::string::npos;
     CHECK(row);
     boost::program_options::options_description options;
-    if (command.describe != nullptr) command.describe(options);
+    if (command.options != nullptr) cli::add_options(options, command.options());
     for (const auto& option : options.options()) {
       INFO("--" << option->long_name());
       const std::regex word("--" + option->long_name() + R"((?![\w-]))");

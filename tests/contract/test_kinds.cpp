@@ -5,10 +5,8 @@
 #include <set>
 
 #include "sim/policy/record.hpp"
-#include "sim/policy/record_rules.hpp"
 #include "sim/stages/kind.hpp"
-#include "sim/stages/parameter.hpp"
-#include "sim/stages/queries/queries.hpp"
+#include "sim/stages/stages.hpp"
 #include "tests/reference/kinds.hpp"
 #include "tests/support/random_records.hpp"
 

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <set>
 
+#include "analysis/dataset.hpp"
 #include "analysis/measure.hpp"
-#include "analysis/variables.hpp"
 #include "tests/support/study_case.hpp"
 
 using namespace kvsim;

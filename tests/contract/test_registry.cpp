@@ -8,9 +8,7 @@
 #include "sim/core/parallel.hpp"
 #include "sim/policy/presets.hpp"
 #include "sim/policy/record.hpp"
-#include "sim/policy/record_rules.hpp"
 #include "sim/stages/kind.hpp"
-#include "sim/stages/parameter.hpp"
 #include "tests/support/random_records.hpp"
 #include "tests/support/random_run.hpp"
 

@@ -7,11 +7,10 @@
 
 #include "analysis/dataset.hpp"
 #include "cli/command.hpp"
-#include "io/results_reader.hpp"
+#include "io/results.hpp"
 #include "io/side_files.hpp"
-#include "io/tables.hpp"
 #include "io/trace_reader.hpp"
-#include "run/sweep/join_results.hpp"
+#include "run/sweep/sweep.hpp"
 #include "tests/fuzz/seeds.hpp"
 #include "tests/fuzz/targets.hpp"
 

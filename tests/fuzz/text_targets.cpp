@@ -1,11 +1,10 @@
 // Inputs that are text: policies, budgets, sweep files, tables, names and tokens.
-#include "cli/parse.hpp"
+#include "cli/options.hpp"
 #include "cli/terminal.hpp"
 #include "io/hdf5.hpp"
 #include "io/side_files.hpp"
-#include "io/tables.hpp"
 #include "io/trace_reader.hpp"
-#include "run/sweep/sweep_config.hpp"
+#include "run/sweep/sweep.hpp"
 #include "sim/core/error.hpp"
 #include "sim/policy/record.hpp"
 #include "tests/fuzz/targets.hpp"

@@ -2,7 +2,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "io/results_writer.hpp"
+#include "io/results.hpp"
 #include "io/trace_reader.hpp"
 #include "run/study/known_results.hpp"
 #include "tests/support/paths.hpp"

@@ -6,8 +6,7 @@
 #include <limits>
 #include <numeric>
 
-#include "io/results_reader.hpp"
-#include "io/results_writer.hpp"
+#include "io/results.hpp"
 #include "tests/io/trace_fixture.hpp"
 #include "tests/support/results.hpp"
 

@@ -2,7 +2,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "io/tables.hpp"
+#include "io/side_files.hpp"
 #include "tests/support/results.hpp"
 
 using namespace kvsim;

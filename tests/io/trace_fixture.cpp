@@ -15,7 +15,7 @@
 #include "io/crash_guard.hpp"
 #include "io/trace_writer.hpp"
 #include "run/trace/attention_reference.hpp"
-#include "sim/core/random.hpp"
+#include "sim/core/numbers.hpp"
 #include "tests/support/paths.hpp"
 
 namespace kvsim::test {

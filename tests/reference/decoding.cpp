@@ -5,7 +5,7 @@
 #include <complex>
 #include <numeric>
 
-#include "sim/core/random.hpp"
+#include "sim/core/numbers.hpp"
 #include "tests/reference/reference.hpp"
 #include "tests/support/random_trace.hpp"
 

@@ -2,7 +2,7 @@
 #include <cmath>
 #include <functional>
 
-#include "sim/core/random.hpp"
+#include "sim/core/numbers.hpp"
 #include "tests/reference/kinds.hpp"
 #include "tests/reference/reference.hpp"
 #include "tests/support/random_trace.hpp"

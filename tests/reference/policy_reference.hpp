@@ -5,7 +5,7 @@
 
 #include "sim/core/array.hpp"
 #include "sim/core/layer_trace.hpp"
-#include "sim/stages/settings.hpp"
+#include "sim/stages/kind.hpp"
 #include "tests/reference/rational.hpp"
 
 /// What a record keeps, in float64 and plain loops written from the definitions of the stages one

@@ -5,8 +5,7 @@
 #include <numeric>
 
 #include "analysis/statistics.hpp"
-#include "analysis/summary.hpp"
-#include "sim/core/random.hpp"
+#include "sim/core/numbers.hpp"
 #include "tests/reference/reference.hpp"
 #include "tests/support/study_case.hpp"
 

@@ -2,7 +2,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "analysis/effective_entries.hpp"
+#include "analysis/formulas.hpp"
 #include "tests/support/study_case.hpp"
 
 using namespace kvsim;

@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "run/study/equal_bytes.hpp"
+#include "run/study/study.hpp"
 #include "tests/support/study_case.hpp"
 
 using namespace kvsim;

@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 
-#include "io/results_reader.hpp"
-#include "run/explain/fragility.hpp"
+#include "io/results.hpp"
+#include "run/explain/explain.hpp"
 #include "tests/io/trace_fixture.hpp"
 
 using namespace kvsim;

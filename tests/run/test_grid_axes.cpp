@@ -1,8 +1,8 @@
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
-#include "run/study/grid_axes.hpp"
-#include "run/sweep/sweep_config.hpp"
+#include "run/study/known_results.hpp"
+#include "run/sweep/sweep.hpp"
 #include "sim/policy/presets.hpp"
 
 namespace kvsim {

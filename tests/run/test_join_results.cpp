@@ -2,7 +2,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "run/sweep/join_results.hpp"
+#include "run/sweep/sweep.hpp"
 #include "tests/support/results.hpp"
 #include "tests/support/study_case.hpp"
 

@@ -3,8 +3,8 @@
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
-#include "run/study/option_table.hpp"
-#include "run/sweep/sweep_config.hpp"
+#include "run/study/study.hpp"
+#include "run/sweep/sweep.hpp"
 #include "tests/io/trace_fixture.hpp"
 
 namespace kvsim {

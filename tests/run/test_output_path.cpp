@@ -6,7 +6,7 @@
 
 #include "run/check/check_layer.hpp"
 #include "run/trace/attention_reference.hpp"
-#include "sim/core/stream_share.hpp"
+#include "sim/core/layer_trace.hpp"
 #include "tests/reference/reference.hpp"
 #include "tests/support/study_case.hpp"
 

@@ -24,19 +24,21 @@ RandomTraceShape shape_of(int heads, int kv_heads, bool sink) {
 }
 
 /// When the prompt of a later step ends, and what StreamingLLM keeps of it.
-struct Schedule {
+struct NaiveSchedule {
   std::string changes;
   std::function<int64_t(int64_t step)> compressed_at;
   bool holds(int64_t step, int64_t entry) const {
     return entry < kSinks || entry >= compressed_at(step) - (kBudget - kSinks);
   }
 };
-const Schedule kPrefill{"", [](int64_t) { return kScheduledPrompt; }};
-const Schedule kPeriodic{",schedule=periodic,period=3",
-                         [](int64_t step) { return kScheduledPrompt + step / kPeriod * kPeriod; }};
-const Schedule kDecode{",schedule=decode", [](int64_t step) { return kScheduledPrompt + step; }};
+const NaiveSchedule kPrefill{"", [](int64_t) { return kScheduledPrompt; }};
+const NaiveSchedule kPeriodic{",schedule=periodic,period=3", [](int64_t step) {
+                                return kScheduledPrompt + step / kPeriod * kPeriod;
+                              }};
+const NaiveSchedule kDecode{",schedule=decode",
+                            [](int64_t step) { return kScheduledPrompt + step; }};
 
-void check_correlation(const StudyCase& study, int64_t record, const Schedule& schedule,
+void check_correlation(const StudyCase& study, int64_t record, const NaiveSchedule& schedule,
                        Scope scope) {
   for (int64_t step = 0; step < study.info().steps(); ++step) {
     CAPTURE(record, step);
@@ -111,7 +113,7 @@ Slots entries_of(const LayerTrace& layer, int kv, int64_t begin, int64_t end) {
 
 /// The prompt of `compressed_at` entries after StreamingLLM; every evicted entry joins the kept
 /// slot with the nearest key, as a plain mean, when `convex`.
-Slots compressed(const LayerTrace& layer, int kv, const Schedule& schedule, int64_t step,
+Slots compressed(const LayerTrace& layer, int kv, const NaiveSchedule& schedule, int64_t step,
                  bool convex) {
   const int64_t n = schedule.compressed_at(step);
   const Slots all = entries_of(layer, kv, 0, n);
@@ -172,8 +174,8 @@ struct Errors {
   double rounding = 0, all = 0;
 };
 
-Errors naive_errors(const StudyCase& study, int64_t step, const Schedule& schedule, bool convex,
-                    const std::function<void(Slots&)>& quantize) {
+Errors naive_errors(const StudyCase& study, int64_t step, const NaiveSchedule& schedule,
+                    bool convex, const std::function<void(Slots&)>& quantize) {
   std::vector<double> added, whole, full;
   const auto add = [&](std::vector<double>& sum, int head, const std::vector<double>& x) {
     const auto y = reference::project(study.layer(), head, x);
@@ -232,7 +234,7 @@ TEST_CASE("what quantisation adds to the output error, dropped or merged, once o
   const std::string merge = ",merge=convex,merge_threshold=-1";
   const std::string bits = ",quant_bits=2,quant_group=4,quant_residual=8";
   for (const auto& [heads, kv_heads] : {std::pair{4, 2}, {3, 3}}) {
-    for (const Schedule& schedule : {kPrefill, kPeriodic}) {
+    for (const NaiveSchedule& schedule : {kPrefill, kPeriodic}) {
       const std::string base = "streaming" + schedule.changes;
       const StudyCase study(
           shape_of(heads, kv_heads, heads == 3), {},

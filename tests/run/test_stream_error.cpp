@@ -2,10 +2,10 @@
 #include <cmath>
 #include <limits>
 
-#include "analysis/stream_error.hpp"
-#include "analysis/stream_layers.hpp"
-#include "analysis/summary.hpp"
-#include "analysis/variables.hpp"
+#include "analysis/dataset.hpp"
+#include "analysis/formulas.hpp"
+#include "analysis/output_norms.hpp"
+#include "analysis/statistics.hpp"
 #include "tests/support/study_case.hpp"
 
 using namespace kvsim;

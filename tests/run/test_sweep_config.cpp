@@ -1,6 +1,6 @@
 #include <catch2/catch.hpp>
 
-#include "run/sweep/sweep_config.hpp"
+#include "run/sweep/sweep.hpp"
 #include "tests/io/trace_fixture.hpp"
 
 using namespace kvsim;

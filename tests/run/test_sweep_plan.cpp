@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 #include <set>
 
-#include "run/sweep/sweep_plan.hpp"
+#include "run/sweep/sweep.hpp"
 #include "tests/support/study_case.hpp"
 
 using namespace kvsim;

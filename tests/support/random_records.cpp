@@ -7,10 +7,9 @@
 #include <set>
 
 #include "sim/core/error.hpp"
-#include "sim/core/random.hpp"
+#include "sim/core/numbers.hpp"
 #include "sim/policy/record.hpp"
-#include "sim/policy/record_rules.hpp"
-#include "sim/stages/parameter.hpp"
+#include "sim/stages/kind.hpp"
 #include "tests/reference/kinds.hpp"
 
 namespace kvsim::test {

@@ -3,7 +3,6 @@
 #include <cmath>
 
 #include "sim/policy/policy_run.hpp"
-#include "sim/policy/trace_check.hpp"
 
 namespace kvsim::test {
 

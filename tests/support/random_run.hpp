@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "sim/backend/layer_work.hpp"
+#include "sim/backend/backend.hpp"
 #include "sim/core/kept_sets.hpp"
-#include "sim/stages/side_files.hpp"
+#include "sim/stages/scored_layer.hpp"
 #include "tests/support/random_trace.hpp"
 
 namespace kvsim::test {

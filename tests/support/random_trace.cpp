@@ -5,7 +5,7 @@
 #include <numbers>
 #include <numeric>
 
-#include "sim/core/random.hpp"
+#include "sim/core/numbers.hpp"
 
 namespace kvsim::test {
 namespace {

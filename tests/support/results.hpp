@@ -4,7 +4,8 @@
 #include <cstring>
 #include <span>
 
-#include "analysis/variables.hpp"
+#include "analysis/dataset.hpp"
+#include "analysis/measure.hpp"
 
 namespace kvsim::test {
 

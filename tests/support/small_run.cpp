@@ -5,7 +5,7 @@
 
 #include "sim/policy/prepared_record.hpp"
 #include "sim/policy/scoring.hpp"
-#include "sim/stages/parameter.hpp"
+#include "sim/stages/kind.hpp"
 
 namespace kvsim::test {
 namespace {

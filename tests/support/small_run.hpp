@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
+#include "sim/stages/kind.hpp"
 #include "sim/stages/scored_layer.hpp"
-#include "sim/stages/settings.hpp"
 #include "tests/support/random_run.hpp"
 
 namespace kvsim::test {

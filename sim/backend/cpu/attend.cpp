@@ -2,15 +2,8 @@
 // their scores, log-weights on top, exponentials relative to a shift that is raised lazily, and the
 // product with their values. A few queries, as at a step of decoding, are scored one by one and
 // multiplied with the values together. Float32; sums over slots are two-level, or float64.
-#include <algorithm>
-#include <cmath>
-#include <memory>
-#include <vector>
 
-#include "sim/backend/cpu/loader.hpp"
-#include "sim/backend/cpu/scratch.hpp"
 #include "sim/backend/cpu/verbs.hpp"
-#include "sim/core/parallel.hpp"
 
 namespace kvsim {
 namespace {

@@ -2,15 +2,8 @@
 // whose float32 transpose stays in the second-level cache, so scores come out row-major, as the
 // result is stored. The shift under the exponential of a row is raised lazily and remembered per
 // block; one last pass brings all blocks to the same shift and divides by the sum.
-#include <algorithm>
-#include <cassert>
-#include <cmath>
-#include <limits>
-#include <vector>
 
-#include "sim/backend/cpu/loader.hpp"
 #include "sim/backend/cpu/verbs.hpp"
-#include "sim/core/parallel.hpp"
 
 namespace kvsim {
 namespace {

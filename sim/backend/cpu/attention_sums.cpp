@@ -2,13 +2,8 @@
 // against all keys are kept, key-major, until the last key has given every row its sum; then each
 // key's line is folded with 1 / sum. Means over a group are collected in a second tile, head after
 // head. Memory is one tile, or two, whatever the number of queries.
-#include <algorithm>
-#include <cmath>
-#include <vector>
 
-#include "sim/backend/cpu/loader.hpp"
 #include "sim/backend/cpu/verbs.hpp"
-#include "sim/core/parallel.hpp"
 
 namespace kvsim {
 namespace {

@@ -1,11 +1,5 @@
 #include "sim/backend/cpu/factors.hpp"
 
-#include <algorithm>
-#include <cstring>
-
-#include "sim/backend/gram_factor.hpp"
-#include "sim/core/parallel.hpp"
-
 namespace kvsim {
 namespace {
 

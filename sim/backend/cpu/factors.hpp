@@ -1,12 +1,6 @@
 #pragma once
-#include <cstdint>
-#include <span>
-#include <vector>
-
-#include "sim/backend/backend.hpp"
 #include "sim/backend/cpu/kernels.hpp"
-#include "sim/backend/cpu/scratch.hpp"
-#include "sim/core/layer_trace.hpp"
+#include "sim/backend/cpu/verbs.hpp"
 
 namespace kvsim {
 

@@ -43,14 +43,9 @@ const Kernels& choose_kernels() {
     const bool usable = kernels != nullptr && level.runs();
     if (usable && (name.empty() || name == level.name)) return *kernels;
     if (!usable && name == level.name)
-      usage_error({.what = "this machine cannot run the instruction set asked for",
-                   .where = "KVSIM_ISA",
-                   .found = name});
+      usage_error({"this machine cannot run the instruction set asked for", "KVSIM_ISA", name});
   }
-  usage_error({.what = "unknown instruction set",
-               .where = "KVSIM_ISA",
-               .found = name,
-               .expected = "v2, v3, v4, v4-bf16 or portable"});
+  usage_error({"unknown instruction set", "KVSIM_ISA", name, "v2, v3, v4, v4-bf16 or portable"});
 }
 
 }  // namespace kvsim

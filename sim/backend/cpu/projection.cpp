@@ -1,12 +1,7 @@
 // Norms of outputs after W_O.
-#include <algorithm>
-#include <cmath>
-#include <vector>
 
 #include "sim/backend/cpu/factors.hpp"
-#include "sim/backend/cpu/loader.hpp"
 #include "sim/backend/cpu/verbs.hpp"
-#include "sim/core/parallel.hpp"
 
 namespace kvsim {
 namespace {
@@ -14,8 +9,7 @@ namespace {
 constexpr int64_t kWidthRun = 192;            // columns of W_O of one task at most
 constexpr int64_t kRowsRun = 16 * kTileRows;  // of one task at most
 
-class CpuProjection : public Projection {
- public:
+struct CpuProjection : Projection {
   CpuProjection(const Kernels& kernels, const LayerTrace& layer, ReplayMemory& memory)
       : kernels_(kernels), layer_(layer), memory_(memory), dv_(layer.value_dim()) {}
 

@@ -1,14 +1,169 @@
-#include <algorithm>
-#include <memory>
-#include <utility>
-#include <vector>
-
 #include "sim/backend/cpu/replay_job.hpp"
-#include "sim/backend/cpu/replay_tile.hpp"
 #include "sim/backend/cpu/verbs.hpp"
-#include "sim/core/parallel.hpp"
 
 namespace kvsim {
+
+ChunkedChain::ChunkedChain(const KeptChain& chain, int64_t entries, int64_t chunk)
+    : bands_(static_cast<int64_t>(chain.end.size())) {
+  assert(chunk > 0 && chunk <= kLargestChunk);
+  const int64_t kept = chain.end.empty() ? 0 : chain.end.back();
+  assert(kept <= static_cast<int64_t>(chain.order.size()) && kept <= entries);
+  // Band of every entry; bands_ for those that no set keeps.
+  std::vector<int32_t> band_of(static_cast<size_t>(entries), static_cast<int32_t>(bands_));
+  int64_t at = 0;
+  for (int64_t band = 0; band < bands_; ++band) {
+    assert(chain.end[static_cast<size_t>(band)] >= at);
+    for (; at < chain.end[static_cast<size_t>(band)]; ++at)
+      band_of[chain.order[static_cast<size_t>(at)]] = static_cast<int32_t>(band);
+  }
+  keys_.resize(static_cast<size_t>(kept));
+  std::vector<uint32_t> next(static_cast<size_t>(bands_) + 1);
+  uint32_t written = 0;
+  for (int64_t first = 0; first < entries; first += chunk) {
+    const int64_t last = std::min(entries, first + chunk);
+    std::fill(next.begin(), next.end(), 0u);
+    for (int64_t i = first; i < last; ++i) {
+      const int32_t band = band_of[static_cast<size_t>(i)];
+      ++next[static_cast<size_t>(band)];
+    }
+    for (int64_t band = 0; band < bands_; ++band) {  // counts become positions
+      const uint32_t count = next[static_cast<size_t>(band)];
+      next[static_cast<size_t>(band)] = written;
+      begin_.push_back(written);
+      written += count;
+    }
+    begin_.push_back(written);
+    for (int64_t i = first; i < last; ++i) {
+      const int32_t band = band_of[static_cast<size_t>(i)];
+      if (band == bands_) continue;
+      keys_[next[static_cast<size_t>(band)]++] = static_cast<uint16_t>(i - first);
+    }
+  }
+  assert(written == kept && "a chain names an entry twice");
+}
+
+namespace {
+
+/// Accumulators of one tile at most, and outputs and sums of one block of steps at most.
+constexpr int64_t kTileBytes = int64_t{24} << 20;
+constexpr int64_t kBlockBytes = int64_t{32} << 20;
+constexpr int64_t kSumBytes = int64_t{8} << 20;
+
+/// Keys per chunk. A prompt that fits into one chunk needs no accumulators but those of one plan at
+/// a time. Longer ones go by in chunks whose scores and values (384 + 4 dv bytes per key) stay near
+/// the second-level cache, with enough keys per band to make up for loading its accumulator.
+int64_t chunk_of(const Shapes& shapes, const ReplayRequest& request, int64_t entries) {
+  const int64_t usual = entries <= shapes.one_chunk ? shapes.one_chunk : shapes.chunk;
+  return std::min({request.chunk > 0 ? request.chunk : usual, entries, kLargestChunk});
+}
+
+}  // namespace
+
+ReplayJob::ReplayJob(const Kernels& used_kernels, const Shapes& used_shapes,
+                     const LayerTrace& used_layer, const ReplayRequest& used_request)
+    : kernels(used_kernels), shapes(used_shapes), layer(used_layer),
+      operands(used_kernels, used_layer), request(used_request) {
+  const TraceInfo& info = *layer.info;
+  n = info.prompt_len;
+  d = layer.k.dim(2);
+  dv = layer.value_dim();
+  ldv = padded(dv, kPad);
+  group = info.group_size();
+  first_query = info.first_step();
+  steps = info.steps();
+  chunk = chunk_of(shapes, request, n);
+  for (const ReplayPlan& plan : request.plans) {
+    PlanWalk walk;
+    walk.per_query_head = plan.per_query_head;
+    walk.masses_only = plan.masses_only;
+    walk.bands = plan.boundaries();
+    walk.first_set = sets;
+    walk.owners.resize(plan.owners.size());
+    assert(static_cast<int>(walk.owners.size()) ==
+           (plan.per_query_head ? info.num_query_heads : info.num_kv_heads));
+    sets += walk.bands;
+    if (!walk.masses_only) {
+      walk.one_slot = chunk == n;  // plans and bands come one after the other
+      walk.first_slot = kSharedSlots + (walk.one_slot ? 0 : slots);
+      slots = walk.one_slot ? 1 : slots + walk.bands;
+      output_sets += walk.bands;
+    }
+    plans.push_back(std::move(walk));
+  }
+  lay_out();
+
+  heads_per_tile = std::min(group, shapes.tile_rows);
+  const int64_t floats = static_cast<int64_t>(sizeof(float));
+  const int64_t tile_step = (slots + kSharedSlots) * heads_per_tile * ldv * floats;
+  const int64_t block_step = (output_sets + 1) * info.num_query_heads * dv * floats;
+  steps_per_tile = std::max<int64_t>(std::min({shapes.tile_rows / heads_per_tile,
+                                               kTileBytes / tile_step, kBlockBytes / block_step}),
+                                     1);
+  choose_blocks();
+}
+
+void ReplayJob::lay_out() {
+  std::vector<std::pair<const KeptChain*, ChunkedChain*>> chains;
+  for (size_t p = 0; p < plans.size(); ++p)
+    for (size_t o = 0; o < plans[p].owners.size(); ++o)
+      chains.emplace_back(&request.plans[p].owners[o], &plans[p].owners[o]);
+  parallel_for(std::ssize(chains), [&](int64_t i) {
+    const auto& [chain, walked] = chains[static_cast<size_t>(i)];
+    *walked = ChunkedChain(*chain, n, chunk);
+  });
+}
+
+/// Blocks with the outputs of one tile each, about the same number.
+void ReplayJob::choose_blocks() {
+  std::vector<int64_t> outputs(static_cast<size_t>(request.output_steps ? 0 : steps));
+  std::iota(outputs.begin(), outputs.end(), int64_t{0});
+  if (request.output_steps) outputs = *request.output_steps;
+  const int64_t wanted = static_cast<int64_t>(outputs.size());
+  const int64_t step_bytes = (sets + kSharedSlots) * layer.info->num_query_heads * 2 *
+                             static_cast<int64_t>(sizeof(double));
+  const int64_t most = std::max<int64_t>(kSumBytes / step_bytes, steps_per_tile);
+  const int64_t count = std::max(
+      {(wanted + steps_per_tile - 1) / steps_per_tile, (steps + most - 1) / most, int64_t{1}});
+  const int64_t of_block = (wanted + count - 1) / count;
+  auto next = outputs.begin();
+  for (int64_t begin = 0; begin < steps;) {
+    const auto last = next + std::min(of_block, outputs.end() - next);
+    const int64_t end = std::min(last == outputs.end() ? steps : *last, begin + most);
+    const auto stop = std::lower_bound(next, last, end);
+    blocks.push_back({{begin, end}, {next, stop}});
+    next = stop;
+    begin = end;
+  }
+}
+
+std::vector<TileRows> ReplayJob::tiles(const StepRange& block) const {
+  std::vector<int64_t> rest;
+  for (int64_t step = block.steps.begin; step < block.steps.end; ++step)
+    if (!std::binary_search(block.outputs.begin(), block.outputs.end(), step)) rest.push_back(step);
+  std::vector<TileRows> tiles;
+  const auto add = [&](const std::vector<int64_t>& all, int64_t most, bool outputs) {
+    const int64_t count = static_cast<int64_t>(all.size());
+    const int64_t parts = (count + most - 1) / most;
+    for (int64_t part = 0; part < parts; ++part) {
+      const int64_t begin = part * count / parts, end = (part + 1) * count / parts;
+      for (int64_t head = 0; head < layer.info->num_query_heads;) {
+        const int64_t heads = std::min(heads_per_tile, group - head % group);
+        tiles.push_back(
+            {head, heads, {all.begin() + begin, all.begin() + end}, outputs ? begin : -1});
+        head += heads;
+      }
+    }
+  };
+  add(block.outputs, steps_per_tile, true);
+  add(rest, shapes.tile_rows / heads_per_tile, false);
+  return tiles;
+}
+
+double ReplayJob::sink_logit(int64_t head) const {
+  if (layer.attention_sink.empty()) return -std::numeric_limits<double>::infinity();
+  return static_cast<double>(layer.attention_sink[static_cast<size_t>(head)]);
+}
+
 namespace {
 
 /// Outputs and sums of the blocks of steps in flight together, for each thread; and what of the

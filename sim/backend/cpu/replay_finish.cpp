@@ -1,13 +1,7 @@
 // The end of a tile: sums over bands, fractions, outputs.
-#include <algorithm>
-#include <cmath>
-#include <limits>
-#include <span>
-#include <vector>
 
-#include "sim/backend/cpu/loader.hpp"
 #include "sim/backend/cpu/replay_job.hpp"
-#include "sim/backend/cpu/replay_tile.hpp"
+#include "sim/backend/cpu/verbs.hpp"
 
 namespace kvsim {
 namespace {

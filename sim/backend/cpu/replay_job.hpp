@@ -1,12 +1,6 @@
 #pragma once
-#include <cstdint>
-#include <span>
-#include <vector>
-
-#include "sim/backend/backend.hpp"
 #include "sim/backend/cpu/kernels.hpp"
-#include "sim/backend/cpu/loader.hpp"
-#include "sim/backend/cpu/shapes.hpp"
+#include "sim/backend/cpu/verbs.hpp"
 
 namespace kvsim {
 
@@ -109,6 +103,102 @@ struct ReplayJob {
  private:
   void lay_out();
   void choose_blocks();
+};
+
+/// The fused walk over one tile: some query heads of one KV head x some steps. Rows are head-major,
+/// so that the rows of each head are contiguous. One object per thread.
+///
+/// Later positions, which every set keeps, come first; then prompt keys in chunks. Scores of a
+/// chunk are key-major (one contiguous line of tile rows per key); the exponential is taken once
+/// for all plans; each plan then walks its keys of the chunk band by band, into one accumulator per
+/// band. Sums over bands at the end give every kept set. The shift under the exponential is the
+/// row's maximum when it was last raised: it is raised, and everything so far scaled down, only
+/// when a score exceeds it by more than kSlack.
+class ReplayTile {
+ public:
+  ReplayTile(const ReplayJob& job, TileMemory& memory) : job_(job), memory_(memory) {}
+
+  /// Fills `rows` of `block`, whose steps are set and whose tables have their sizes.
+  void run(const TileRows& rows, ReplayBlock& block);
+
+ private:
+  // Accumulators and sums: those shared by all plans come first.
+  static constexpr int64_t kPrompt = 0;
+  static constexpr int64_t kLater = 1;
+  static constexpr int64_t kShared = kSharedSlots;
+
+  void start(const TileRows& rows, const ReplayBlock& block);
+  void score(int64_t first_key, int64_t keys, const int32_t* last_visible);
+  void raise_shift();
+  void add_all(int64_t slot, int64_t first_key, int64_t keys);
+  const TileWeights* load_weights(int64_t first_key, int64_t keys);
+  void walk_prompt(ReplayBlock& block);
+  void walk_plan(size_t plan, int64_t chunk, const TileWeights* weights, ReplayBlock& block);
+  void walk_later();
+  void add_product(int64_t slot, int64_t part, int64_t first_row, const ProductTask& task);
+  void finish_full(ReplayBlock& block);
+  void emit_full(const std::vector<float>& inverse, ReplayBlock& block);
+  void finish_band(const PlanWalk& plan, const ReplayPlan& request, int64_t band, Range rows,
+                   const float*& running, ReplayBlock& block);
+  void finish_masses(const PlanWalk& plan, const ReplayPlan& request, int64_t band, int64_t head,
+                     ReplayBlock& block);
+  void finish_output(const PlanWalk& plan, const ReplayPlan& request, int64_t band, int64_t head,
+                     const float* previous, float* current, ReplayBlock& block);
+  void redo(const PlanWalk& plan, const ReplayPlan& request, int64_t band, int64_t row,
+            ReplayBlock& block) const;
+
+  /// Whether an accumulator holds anything: a first product overwrites what an earlier tile left.
+  /// Plans per query head have one part per head in it, the others part 0 only.
+  uint8_t& used(int64_t slot, int64_t part) {
+    return used_[static_cast<size_t>(slot * heads_ + part)];
+  }
+  float* accumulator(int64_t slot) { return memory_.accumulators.data() + slot * slot_size_; }
+  double* mass(int64_t set) { return masses_.data() + set * ld_; }
+  double* importance(int64_t set) { return importances_.data() + set * ld_; }
+  int64_t head_of(int64_t row) const { return row / steps_; }
+  int64_t step_of(int64_t row) const { return step_[static_cast<size_t>(row % steps_)]; }
+  /// Column of the block's tables.
+  int64_t column_of(int64_t row) const { return step_of(row) - first_step_; }
+  /// Where the outputs of a head's first step are among those of the block.
+  int64_t output_of(int64_t head) const {
+    return ((first_head_ + head) * outputs_ + first_output_) * job_.dv;
+  }
+  bool has_outputs() const { return first_output_ >= 0; }
+  const KeptChain& chain(const PlanWalk& plan, const ReplayPlan& request, int64_t head) const {
+    const int64_t query_head = first_head_ + head;
+    return request
+        .owners[static_cast<size_t>(plan.per_query_head ? query_head : query_head / job_.group)];
+  }
+  /// First accumulator row of a head: plans per query head pad each head's rows for themselves.
+  int64_t accumulator_row(bool per_query_head, int64_t head) const {
+    return head * (per_query_head ? padded(steps_, kRowStep) : steps_);
+  }
+
+  const ReplayJob& job_;
+  int64_t first_head_ = 0;
+  int64_t heads_ = 0;
+  int64_t kv_head_ = 0;
+  std::vector<int64_t> step_;  ///< of the tile, ascending
+  int64_t steps_ = 0;          ///< how many
+  int64_t first_step_ = 0;     ///< of the block
+  int64_t outputs_ = 0;        ///< of the block
+  int64_t first_output_ = -1;  ///< of the tile among them; -1: sums only
+  int64_t rows_ = 0;           ///< heads * steps
+  int64_t ld_ = 0;             ///< rows padded to whole groups and vectors
+  int64_t slot_size_ = 0;      ///< floats of one accumulator
+  bool first_chunk_ = true;
+
+  TileMemory& memory_;
+  std::vector<uint8_t> used_;        ///< [kShared + slots][heads]
+  std::vector<double> masses_;       ///< [sets + 2][ld]: prompt, later, then the sets' bands
+  std::vector<double> importances_;  ///< likewise
+  std::vector<float> shift_;         ///< [ld]
+  std::vector<float> maximum_;       ///< [ld] of the chunk
+  std::vector<double> inverse_;      ///< [ld] 1 / all of the softmax, sink included
+  std::vector<double> sink_;         ///< [ld]
+  std::vector<int32_t> head_;        ///< [ld] column of the weights
+  ProductTask values_{};             ///< a product whose values are those of the chunk
+  TileWeights weights_{};
 };
 
 }  // namespace kvsim

@@ -1,10 +1,5 @@
-#include "sim/backend/cpu/replay_tile.hpp"
-
-#include <algorithm>
-#include <cmath>
-#include <limits>
-
-#include "sim/backend/cpu/loader.hpp"
+#include "sim/backend/cpu/replay_job.hpp"
+#include "sim/backend/cpu/verbs.hpp"
 
 namespace kvsim {
 namespace {

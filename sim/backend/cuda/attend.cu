@@ -1,10 +1,9 @@
 // Attention over slots: logits of the queries of an owner are stored on the device, weighted there,
 // and their softmax taken. Slots come from the host with every call.
-#include <algorithm>
 
+#include "sim/backend/cuda/context.hpp"
 #include "sim/backend/cuda/device.hpp"
 #include "sim/backend/cuda/scores.hpp"
-#include "sim/backend/cuda/verbs.hpp"
 
 namespace kvsim::cuda {
 namespace {

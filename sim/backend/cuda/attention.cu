@@ -1,11 +1,9 @@
 // Rows of full-cache attention, and sums over them. Logits of a block of rows are stored on the
 // device; what is wanted of their softmax is taken from there. Outputs are a walk over all keys.
-#include <numeric>
 
-#include "sim/backend/cuda/finish.hpp"
-#include "sim/backend/cuda/rows.hpp"
+#include "sim/backend/cuda/context.hpp"
 #include "sim/backend/cuda/scores.hpp"
-#include "sim/backend/cuda/verbs.hpp"
+#include "sim/backend/cuda/walk.hpp"
 #include "sim/backend/cuda/walks.hpp"
 
 namespace kvsim::cuda {

@@ -15,7 +15,7 @@ void multiply_transposed(Context& context, const double* a, const double* b, dou
                          int64_t n, int64_t k, int64_t count);
 
 /// Transposed factors of all heads, [Hq][columns][columns] float32: |x W^h| = |x f[h]|. See
-/// gram_factor.hpp.
+/// backend.hpp.
 void output_factors(Context& context, const DeviceLayer& layer, DeviceBuffer<float>& factors);
 
 }  // namespace kvsim::cuda

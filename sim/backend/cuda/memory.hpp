@@ -1,10 +1,9 @@
 #pragma once
 // Owners of device memory, pinned memory, streams and events.
-#include <algorithm>
-#include <vector>
 
 #include "sim/backend/cuda/check.hpp"
 #include "sim/backend/cuda/memory_plan.hpp"
+#include "sim/core/prelude.hpp"
 
 namespace kvsim::cuda {
 

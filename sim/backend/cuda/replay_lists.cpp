@@ -1,10 +1,5 @@
 #include "sim/backend/cuda/replay_lists.hpp"
 
-#include <algorithm>
-#include <numeric>
-
-#include "sim/core/parallel.hpp"
-
 namespace kvsim::cuda {
 namespace {
 

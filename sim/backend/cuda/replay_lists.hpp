@@ -1,10 +1,7 @@
 #pragma once
-#include <span>
-#include <vector>
-
 #include "sim/backend/backend.hpp"
-#include "sim/backend/cuda/finish.hpp"
 #include "sim/backend/cuda/memory.hpp"
+#include "sim/backend/cuda/walk.hpp"
 
 namespace kvsim::cuda {
 

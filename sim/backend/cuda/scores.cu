@@ -1,5 +1,3 @@
-#include <cmath>
-
 #include "sim/backend/cuda/context.hpp"
 #include "sim/backend/cuda/scores.hpp"
 #include "sim/backend/cuda/tiles.hpp"

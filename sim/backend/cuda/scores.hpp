@@ -1,7 +1,6 @@
 #pragma once
 #include "sim/backend/backend.hpp"
 #include "sim/backend/cuda/walk.hpp"
-#include "sim/core/tensor.hpp"
 
 namespace kvsim::cuda {
 

@@ -11,6 +11,7 @@
 // every product of tiles starts from zero and is added by the float32 units.
 #include "sim/backend/cuda/device.hpp"
 #include "sim/backend/cuda/types.hpp"
+#include "sim/core/prelude.hpp"
 
 namespace kvsim::cuda {
 

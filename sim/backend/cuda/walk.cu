@@ -1,5 +1,3 @@
-#include <cmath>
-
 #include "sim/backend/cuda/tiles.hpp"
 #include "sim/backend/cuda/walk.hpp"
 

@@ -1,17 +1,32 @@
-#include <algorithm>
-#include <cmath>
-#include <vector>
-
 #include "sim/stages/aggregate/aggregate.hpp"
-#include "sim/stages/aggregate/slot_statistics.hpp"
-#include "sim/stages/notes.hpp"
-#include "sim/stages/parameter.hpp"
+#include "sim/stages/indicator/indicator.hpp"
+
+namespace kvsim {
+namespace keys {
+
+const Declare order("order", "asg | ags | sag | sga | gas | gsa", "asg",
+                    "order of smooth (s), aggregate (a) and group (g)", always,
+                    only_with(observes_if), lets_nest);
+const Declare ema_alpha("ema_alpha", "number (0, 1]", "0.3",
+                        "weight of the newest row (ReST-KV Eq. 9)", tested("0.1 0.55 1"));
+
+}  // namespace keys
+
+}  // namespace kvsim
+
+namespace kvsim::stages::aggregate::aggregate {
+namespace {
+
+const Declare aggregate("aggregate", "kind", "mean", "how the observing queries' rows become one",
+                        only_with(scores_rows_if));
+
+}  // namespace
+}  // namespace kvsim::stages::aggregate::aggregate
 
 namespace kvsim {
 
 /// sum_j weight[j] * row_j, for the aggregates whose weights are known beforehand.
-class WeightedSum : public Aggregation {
- public:
+struct WeightedSum : Aggregation {
   WeightedSum(std::vector<double> weights, int64_t columns)
       : weights_(std::move(weights)), sums_(static_cast<size_t>(columns), 0.0) {}
 
@@ -59,8 +74,7 @@ Weights one_row(int64_t rows, int64_t row) {
   return weights;
 }
 
-class Sum : public Aggregate {
- public:
+struct Sum : Aggregate {
   Sum() : Aggregate({"aggregate", "sum", "sum over the observing queries", "H2O"}) {}
   bool follows_slots() const override { return true; }
   std::unique_ptr<SlotStatistic> follow(const Settings&, int64_t rows,
@@ -68,11 +82,9 @@ class Sum : public Aggregate {
     return sum_of_rows(rows, slots);
   }
 };
-const Register<Aggregate, Sum> sum;
 
 /// Sums divided by M at the end, so that equal rows give exactly their value.
-class MeanOfRows : public WeightedSum {
- public:
+struct MeanOfRows : WeightedSum {
   MeanOfRows(int64_t rows, int64_t columns)
       : WeightedSum(constant(rows, 1), columns), rows_(static_cast<double>(rows)) {}
   void finish(std::span<double> out) override {
@@ -85,8 +97,7 @@ class MeanOfRows : public WeightedSum {
   double rows_;
 };
 
-class Mean : public Aggregate {
- public:
+struct Mean : Aggregate {
   Mean() : Aggregate({"aggregate", "mean", "mean over the observing queries", "SnapKV"}) {}
   Started start(const Settings&, int64_t rows, int64_t columns) const override {
     return std::make_unique<MeanOfRows>(rows, columns);
@@ -97,10 +108,8 @@ class Mean : public Aggregate {
     return mean_of_last_rows(1, rows, slots);
   }
 };
-const Register<Aggregate, Mean> mean;
 
-class MeanVisible : public Aggregate {
- public:
+struct MeanVisible : Aggregate {
   MeanVisible()
       : Aggregate({"aggregate", "mean-visible", "sum over J / number of queries that see the entry",
                    "kvpress ObservedAttention"}) {}
@@ -110,10 +119,8 @@ class MeanVisible : public Aggregate {
     return mean_of_seen_rows(rows, slots);
   }
 };
-const Register<Aggregate, MeanVisible> mean_visible;
 
-class Last : public Aggregate {
- public:
+struct Last : Aggregate {
   Last() : Aggregate({"aggregate", "last", "the newest row alone", "TOVA"}) {}
   Started start(const Settings&, int64_t rows, int64_t columns) const override {
     return weighted(one_row(rows, rows - 1), columns);
@@ -123,10 +130,8 @@ class Last : public Aggregate {
     return average_of_rows(1, slots);
   }
 };
-const Register<Aggregate, Last> last;
 
-class Single : public Aggregate {
- public:
+struct Single : Aggregate {
   Single()
       : Aggregate({"aggregate", "single",
                    "one row alone (row `single_row`, or the newest if J is shorter)",
@@ -135,10 +140,8 @@ class Single : public Aggregate {
     return weighted(one_row(rows, settings.count(single_row)), columns);
   }
 };
-const Register<Aggregate, Single> single;
 
-class Linear : public Aggregate {
- public:
+struct Linear : Aggregate {
   Linear()
       : Aggregate({"aggregate", "linear",
                    "mean with weights rising linearly from 1 to `linear_newest`", "PyramidInfer",
@@ -158,10 +161,8 @@ class Linear : public Aggregate {
     return mean_of_last_rows(settings.real(linear_newest), rows, slots);
   }
 };
-const Register<Aggregate, Linear> linear;
 
-class EmaInverse : public Aggregate {
- public:
+struct EmaInverse : Aggregate {
   EmaInverse()
       : Aggregate({"aggregate", "ema-inverse", "`ema` run from the newest row to the oldest",
                    "ReST-KV Table 13", "ema_alpha"}) {}
@@ -174,11 +175,9 @@ class EmaInverse : public Aggregate {
     return weighted(std::move(weights), columns);
   }
 };
-const Register<Aggregate, EmaInverse> ema_inverse;
 
 /// e_1 = X_1; e_k = alpha X_k + (1 - alpha) e_{k-1} (ReST-KV Eq. 9).
-class Ema : public Aggregate {
- public:
+struct Ema : Aggregate {
   Ema()
       : Aggregate({"aggregate", "ema", "exponential moving average, newest row weighs alpha",
                    "ReST-KV Eq. 9", "ema_alpha"}) {}
@@ -188,14 +187,8 @@ class Ema : public Aggregate {
     return average_of_rows(settings.real(keys::ema_alpha), slots);
   }
 };
-const Register<Aggregate, Ema> ema;
-const DeclareNote ema_note(
-    "aggregate=ema", "ReST-KV Eq. 9",
-    "the average starts with its first row at full weight, without a correction",
-    "as printed: alpha weights the newest row, the oldest keeps (1 - alpha)^(S_w - 1)");
 
-class Max : public Aggregate {
- public:
+struct Max : Aggregate {
   Max()
       : Aggregate({"aggregate", "max", "largest value over the observing queries",
                    "DefensiveKV Eq. 5"}) {}
@@ -204,11 +197,9 @@ class Max : public Aggregate {
     return largest_of_rows(slots);
   }
 };
-const Register<Aggregate, Max> max;
 
 /// Keeps the newest row: with schedule=per-step the replay folds one row at a time.
-class NewestRow : public Aggregation {
- public:
+struct NewestRow : Aggregation {
   explicit NewestRow(int64_t columns) : values_(static_cast<size_t>(columns), 0.0) {}
   void add(int64_t, int64_t first, std::span<const double> part) override {
     std::ranges::copy(part, values_.begin() + first);
@@ -221,8 +212,7 @@ class NewestRow : public Aggregation {
   std::vector<double> values_;
 };
 
-class Each : public Aggregate {
- public:
+struct Each : Aggregate {
   Each()
       : Aggregate({"aggregate", "each", "every step is scored by its own row (oracle-step only)",
                    "kvsim"}) {}
@@ -233,14 +223,12 @@ class Each : public Aggregate {
     return std::make_unique<NewestRow>(columns);
   }
 };
-const Register<Aggregate, Each> each;
 
 const Declare variance_weight("variance_weight", "number >= 0", "200",
                               "gamma: how much the variance over queries counts", tested("0 3"));
 
 /// Running mean and squared deviations (Welford), stable for rows that hardly differ.
-class MeanAndVariance : public Aggregation {
- public:
+struct MeanAndVariance : Aggregation {
   MeanAndVariance(double weight, int64_t columns)
       : weight_(weight), mean_(static_cast<size_t>(columns), 0.0),
         squares_(static_cast<size_t>(columns), 0.0) {}
@@ -267,8 +255,7 @@ class MeanAndVariance : public Aggregation {
   std::vector<double> squares_;
 };
 
-class MeanVariance : public Aggregate {
- public:
+struct MeanVariance : Aggregate {
   MeanVariance()
       : Aggregate({"aggregate", "mean-variance", "mean + gamma * variance over the queries", "CAKE",
                    "variance_weight"}) {}
@@ -277,8 +264,6 @@ class MeanVariance : public Aggregate {
     return std::make_unique<MeanAndVariance>(settings.real(variance_weight), columns);
   }
 };
-const Register<Aggregate, MeanVariance> mean_variance;
-
 }  // namespace
 }  // namespace kvsim::stages::aggregate::kinds
 
@@ -292,8 +277,7 @@ namespace kvsim::stages::aggregate::kinds {
 namespace {
 
 /// Sum of powers of what is positive.
-class PowerSum : public Aggregation {
- public:
+struct PowerSum : Aggregation {
   PowerSum(double power, int64_t rows, int64_t columns)
       : power_(power), rows_(static_cast<double>(rows)), sums_(static_cast<size_t>(columns), 0.0) {}
   void add(int64_t, int64_t first, std::span<const double> part) override {
@@ -322,8 +306,7 @@ class PowerSum : public Aggregation {
   std::vector<double> sums_;
 };
 
-class PowerMean : public Aggregate {
- public:
+struct PowerMean : Aggregate {
   PowerMean()
       : Aggregate({"aggregate", "power-mean",
                    "(mean of X^p)^(1/p) over the queries, X below 0 as 0: between mean and max",
@@ -333,7 +316,9 @@ class PowerMean : public Aggregate {
     return std::make_unique<PowerSum>(settings.real(keys::power), rows, columns);
   }
 };
-const Register<Aggregate, PowerMean> power_mean;
+const Register<Aggregate, Sum, Mean, MeanVisible, Last, Single, Linear, EmaInverse, Ema, Max, Each,
+               MeanVariance, PowerMean>
+    registered;
 
 }  // namespace
 }  // namespace kvsim::stages::aggregate::kinds

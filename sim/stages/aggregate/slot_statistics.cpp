@@ -1,10 +1,4 @@
-#include "sim/stages/aggregate/slot_statistics.hpp"
-
-#include <algorithm>
-#include <cmath>
-#include <vector>
-
-#include "sim/core/array.hpp"
+#include "sim/stages/aggregate/aggregate.hpp"
 
 namespace kvsim {
 namespace {
@@ -15,8 +9,7 @@ void average_into(double from, double& into, double weight_from, double weight_i
 }
 
 /// Statistic through the sum of the rows alone: all have weight 1.
-class Summed : public SlotStatistic {
- public:
+struct Summed : SlotStatistic {
   Summed(int64_t rows, int64_t slots)
       : weights_(static_cast<size_t>(rows), 1.0), sum_(static_cast<size_t>(slots), 0.0) {}
   void add(int64_t, int64_t first, std::span<const double> part) override {
@@ -41,8 +34,7 @@ class Summed : public SlotStatistic {
 };
 
 /// Sum over the rows that saw the slot, divided by their number.
-class MeanOfSeen : public Summed {
- public:
+struct MeanOfSeen : Summed {
   MeanOfSeen(int64_t rows, int64_t slots)
       : Summed(rows, slots), seen_(static_cast<size_t>(slots), 0.0) {}
   void see(int64_t j, int64_t visible) override {
@@ -90,8 +82,7 @@ class MeanOfSeen : public Summed {
 };
 
 /// sqrt(mean of squares - square of mean) over the rows that saw the slot.
-class DeviationOfSeen : public SlotStatistic {
- public:
+struct DeviationOfSeen : SlotStatistic {
   explicit DeviationOfSeen(int64_t slots) : mean_(0, slots), squares_(0, slots) {}
   void see(int64_t j, int64_t visible) override {
     mean_.see(j, visible);
@@ -127,8 +118,7 @@ class DeviationOfSeen : public SlotStatistic {
 
 /// Statistic that starts with a slot's first row and is then updated from row to row.
 template <class Update>
-class Recursive : public SlotStatistic {
- public:
+struct Recursive : SlotStatistic {
   Recursive(Update update, int64_t slots)
       : update_(update), value_(static_cast<size_t>(slots), 0.0),
         started_(static_cast<size_t>(slots), 0.0) {}
@@ -172,8 +162,7 @@ struct Average {
 
 /// Keeps the last rows of each slot in a ring, so that a row costs O(1) per slot; sums are made
 /// anew whenever the ring has gone round, so that roundings do not pile up.
-class MeanOfLast : public SlotStatistic {
- public:
+struct MeanOfLast : SlotStatistic {
   MeanOfLast(double newest, int64_t rows, int64_t slots)
       : rows_(static_cast<size_t>(std::max<int64_t>(rows, 1))), newest_(newest),
         slope_(rows > 1 ? (newest - 1) / static_cast<double>(rows - 1) : 0),

@@ -1,24 +1,13 @@
 #pragma once
-#include <memory>
-#include <optional>
-#include <span>
-#include <vector>
-
 #include "sim/backend/backend.hpp"
-#include "sim/core/decimal.hpp"
-#include "sim/core/layer_trace.hpp"
 #include "sim/stages/kind.hpp"
-#include "sim/stages/parameter.hpp"
 #include "sim/stages/scored_layer.hpp"
-#include "sim/stages/settings.hpp"
-#include "sim/stages/side_files.hpp"
 
 namespace kvsim {
 namespace keys {
 extern const Declare nested, joint_depth, joint_stream;
 }
 
-/// One layer as allocation sees it.
 struct AllocationLayer {
   int layer = 0;                                  ///< the model's index l
   const ScoredLayer* scored = nullptr;            ///< null for kinds that need no scores

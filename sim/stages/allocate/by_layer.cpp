@@ -1,17 +1,106 @@
 #include <Eigen/Core>
-#include <algorithm>
-#include <cmath>
 #include <numbers>
 
-#include "sim/core/parallel.hpp"
 #include "sim/stages/aggregate/aggregate.hpp"
 #include "sim/stages/allocate/allocate.hpp"
-#include "sim/stages/common_keys.hpp"
-#include "sim/stages/group/group.hpp"
-#include "sim/stages/notes.hpp"
-#include "sim/stages/parameter.hpp"
+#include "sim/stages/stages.hpp"
 
 namespace kvsim {
+namespace {
+
+constexpr double kEqualParts = 1e-9;  // fractional parts closer than this are a tie
+
+/// Divides `total` over the open indices; Quota gives floor and fractional part of an index.
+template <class Quota>
+void largest_remainder(int64_t total, const std::vector<size_t>& open, const Quota& quota,
+                       std::vector<int64_t>& shares) {
+  std::vector<double> part(open.size());
+  int64_t given = 0;
+  for (size_t at = 0; at < open.size(); ++at) {
+    const auto [whole, fraction] = quota(open[at]);
+    shares[open[at]] = whole;
+    part[at] = fraction;
+    given += whole;
+  }
+  std::vector<bool> raised(open.size(), false);
+  for (; given < total; ++given) {
+    size_t best = open.size();
+    for (size_t at = 0; at < open.size(); ++at)
+      if (!raised[at] && (best == open.size() || part[at] > part[best] + kEqualParts)) best = at;
+    if (best == open.size()) break;
+    raised[best] = true;
+    ++shares[open[best]];
+  }
+}
+
+/// The common part of both forms: fixes shares at their caps and starts again with the rest.
+template <class Divide>
+std::vector<int64_t> with_caps(int64_t total, const std::vector<int64_t>& caps,
+                               const Divide& divide) {
+  std::vector<int64_t> shares(caps.size(), 0);
+  std::vector<size_t> open(caps.size());
+  std::iota(open.begin(), open.end(), size_t{0});
+  while (!open.empty()) {
+    divide(total, open, shares);
+    const auto full = std::stable_partition(open.begin(), open.end(),
+                                            [&](size_t k) { return shares[k] <= caps[k]; });
+    if (full == open.end()) break;
+    for (auto k = full; k != open.end(); ++k) {
+      shares[*k] = caps[*k];
+      total -= caps[*k];
+    }
+    open.erase(full, open.end());
+  }
+  return shares;
+}
+
+}  // namespace
+
+std::vector<int64_t> apportion(int64_t total, std::vector<double> weights, int64_t cap) {
+  const std::vector<int64_t> caps(weights.size(), cap);
+  return with_caps(
+      total, caps,
+      [&](int64_t rest, const std::vector<size_t>& open, std::vector<int64_t>& shares) {
+    double sum = 0;
+    for (size_t k : open) sum += weights[k];
+    largest_remainder(
+        rest, open,
+        [&](size_t k) {
+      const double share = sum > 0 ? weights[k] / sum : 1.0 / static_cast<double>(open.size());
+      const double quota = static_cast<double>(rest) * share;
+      // A quota that rounding left just below a whole number is that number.
+      double whole = std::floor(quota + kEqualParts);
+      return std::pair{static_cast<int64_t>(whole), std::max(0.0, quota - whole)};
+        },
+        shares);
+      });
+}
+
+std::vector<int64_t> apportion_exact(int64_t total, const std::vector<int64_t>& weights,
+                                     const std::vector<int64_t>& caps) {
+  return with_caps(
+      total, caps,
+      [&](int64_t rest, const std::vector<size_t>& open, std::vector<int64_t>& shares) {
+    int64_t sum = 0;
+    for (size_t k : open) sum += weights[k];
+    largest_remainder(
+        rest, open,
+        [&](size_t k) {
+      const int64_t weight = sum > 0 ? weights[k] : 1;
+      const int64_t whole_sum = sum > 0 ? sum : static_cast<int64_t>(open.size());
+      const int64_t product = rest * weight;
+      return std::pair{product / whole_sum,
+                       static_cast<double>(product % whole_sum) / static_cast<double>(whole_sum)};
+        },
+        shares);
+      });
+}
+
+int64_t product_total(const AllocationRequest& request, int64_t heads) {
+  if (request.budget_is_count) return request.budget * heads;
+  return request.ratio.floor_times(request.entries * heads);
+}
+
 namespace keys {
 
 const Declare nested("nested", "flag", "no", "a layer chooses among what the layer before kept",
@@ -51,18 +140,15 @@ Table<int64_t> by_layer(const AllocationRequest& request, const Rule& rule) {
   return same_for_owners(request, per_layer);
 }
 
-class Uniform : public Allocate {
- public:
+struct Uniform : Allocate {
   Uniform() : Allocate({"allocate", "uniform", "B for every head", ""}) {}
   bool nests(const Settings&) const override { return true; }
   Table<int64_t> budgets(const AllocationRequest& request) const override {
     return by_layer(request, [&](int) { return request.budget; });
   }
 };
-const Register<Allocate, Uniform> uniform;
 
-class Everything : public Allocate {
- public:
+struct Everything : Allocate {
   Everything()
       : Allocate({"allocate", "everything", "n for every head, whatever the budget", ""}) {}
   bool ignores_budget() const override { return true; }
@@ -72,11 +158,9 @@ class Everything : public Allocate {
     return by_layer(request, [&](int) { return request.entries; });
   }
 };
-const Register<Allocate, Everything> everything;
 
 /// Linear from the lowest layer to the highest, as SnapKV's window on top (PyramidKV Eq. 3).
-class Pyramid : public Allocate {
- public:
+struct Pyramid : Allocate {
   Pyramid()
       : Allocate({"allocate", "pyramid", "linearly less with depth, window on top", "PyramidKV",
                   "pyramid_beta"}) {}
@@ -98,15 +182,8 @@ class Pyramid : public Allocate {
     return by_layer(request, [&](int l) { return m + high - l * step; });
   }
 };
-const Register<Allocate, Pyramid> pyramid;
-const DeclareNote pyramid_note(
-    "allocate=pyramid", "PyramidKV repository; kvpress",
-    "kvpress counts the window inside the budget and often falls back to uniform; the original "
-    "adds it on top",
-    "the original, as in ReST-KV's code base; `pyramid-kvpress` is the other");
 
-class PyramidKvpress : public Allocate {
- public:
+struct PyramidKvpress : Allocate {
   PyramidKvpress()
       : Allocate({"allocate", "pyramid-kvpress", "kvpress's pyramid, window inside",
                   "kvpress PyramidKVPress", "pyramid_beta"}) {}
@@ -134,10 +211,8 @@ class PyramidKvpress : public Allocate {
                     [&](int l) { return static_cast<int64_t>(std::nearbyint(high - l * step)); });
   }
 };
-const Register<Allocate, PyramidKvpress> pyramid_kvpress;
 
-class Cosine : public Allocate {
- public:
+struct Cosine : Allocate {
   Cosine()
       : Allocate({"allocate", "cosine", "cosine profile over depth with the exact total",
                   "PyramidInfer; KeepKV code", "cosine_floor"}) {}
@@ -153,14 +228,9 @@ class Cosine : public Allocate {
     return same_for_owners(request, apportion(total, weights, request.entries));
   }
 };
-const Register<Allocate, Cosine> cosine;
-const DeclareNote cosine_note("allocate=cosine", "PyramidInfer; KeepKV repository",
-                              "the profile does not sum to the budget",
-                              "scaled to the exact total, as KeepKV's code does");
 
 /// Variance over entries of the attention that each query head gave them in all (D2O Eq. 4).
-class Concentration : public RowStatistic {
- public:
+struct Concentration : RowStatistic {
   bool takes_sums() const override { return true; }
   void add_sum(std::span<const double> sum) override {
     const auto columns = static_cast<double>(sum.size());
@@ -182,8 +252,7 @@ class Concentration : public RowStatistic {
   std::vector<double> variance_;  // per query head
 };
 
-class D2o : public Allocate {
- public:
+struct D2o : Allocate {
   D2o()
       : Allocate(
             {"allocate", "d2o", "layers by how evenly their attention is spread", "D2O Eq. 4-5"}) {}
@@ -206,12 +275,6 @@ class D2o : public Allocate {
     return b;
   }
 };
-const Register<Allocate, D2o> d2o;
-const DeclareNote d2o_note(
-    "allocate=d2o", "D2O repository",
-    "its softmax over layers includes skipped ones and clamps to [0.01, 1]; its recent share is of "
-    "the layer's own size; it compresses at the first decode step",
-    "sizes over the layers of the run, at n; the paper does not fix the recent share: 0.5 of B");
 
 const Declare cake_tau1("cake_tau1", "number > 0", "1.6", "temperature of the attention's entropy",
                         tested("0.7"));
@@ -219,8 +282,7 @@ const Declare cake_tau2("cake_tau2", "number > 0", "0.6",
                         "temperature of the attention's variance over time", tested("2"));
 
 /// Entropy of the attention on the candidates and its variance over the observing queries.
-class Preference : public RowStatistic {
- public:
+struct Preference : RowStatistic {
   void add(const AttentionBlock& block, int64_t row_begin, Range candidates) override {
     if (block.kv_head != kv_head_) {
       close();
@@ -271,8 +333,7 @@ class Preference : public RowStatistic {
   std::vector<double> squares_;
 };
 
-class Cake : public Allocate {
- public:
+struct Cake : Allocate {
   Cake()
       : Allocate({"allocate", "cake", "layers by entropy and variance of their attention",
                   "CAKE Eq. 5", "cake_tau1 cake_tau2"}) {}
@@ -301,13 +362,8 @@ class Cake : public Allocate {
     return b;
   }
 };
-const Register<Allocate, Cake> cake;
-const DeclareNote cake_note(
-    "allocate=cake", "CAKE Eq. 5 and repository",
-    "temperatures depend on model and size in its repository, DefensiveKV's copy fixes 1.6 and "
-    "0.6; the code truncates and gives what is left, and what exceeds a cap, in equal parts to the "
-    "layers below",
-    "1.6 and 0.6; rounding and excess by apportion");
+const Register<Allocate, Uniform, Everything, Pyramid, PyramidKvpress, Cosine, D2o, Cake>
+    registered;
 
 }  // namespace
 }  // namespace kvsim::stages::allocate::by_layer

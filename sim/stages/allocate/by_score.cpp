@@ -1,11 +1,7 @@
-#include <algorithm>
-#include <cmath>
 #include <ranges>
 
 #include "sim/stages/allocate/allocate.hpp"
-#include "sim/stages/common_keys.hpp"
-#include "sim/stages/notes.hpp"
-#include "sim/stages/protect/protect.hpp"
+#include "sim/stages/stages.hpp"
 
 namespace kvsim::keys {
 const Declare allocate_score("allocate_score", "final | unweighted", "final",
@@ -178,8 +174,7 @@ int64_t total_of(const AllocationRequest& request, int64_t layers) {
   return shared_total(request, request.owners * layers);
 }
 
-class Ada : public Allocate {
- public:
+struct Ada : Allocate {
   Ada()
       : Allocate({"allocate", "ada", "the heads of a layer compete for its total",
                   "AdaKV Algorithm 1", "ada_floor ada_total allocate_score"}) {}
@@ -206,10 +201,8 @@ class Ada : public Allocate {
     return all;
   }
 };
-const Register<Allocate, Ada> ada;
 
-class Joint : public Allocate {
- public:
+struct Joint : Allocate {
   Joint()
       : Allocate({"allocate", "joint", "all heads of all layers compete for one total",
                   "DefensiveKV Algorithm 2",
@@ -231,7 +224,6 @@ class Joint : public Allocate {
     return competition.fill(total_of(request, static_cast<int64_t>(request.layers.size())));
   }
 };
-const Register<Allocate, Joint> joint;
 
 /// Owners of one layer: `c` times as many entries, between the layer's best and a floor, and the
 /// window.
@@ -250,8 +242,7 @@ std::vector<int64_t> interpolate(const AllocationRequest& request, size_t layer,
   return budgets;
 }
 
-class AdaInterpolate : public Allocate {
- public:
+struct AdaInterpolate : Allocate {
   AdaInterpolate()
       : Allocate({"allocate", "ada-interpolate", "between the layer's best entries and a floor",
                   "AdaKV code", "ada_floor allocate_score"}) {}
@@ -266,10 +257,8 @@ class AdaInterpolate : public Allocate {
     return all;
   }
 };
-const Register<Allocate, AdaInterpolate> ada_interpolate;
 
-class Lava : public Allocate {
- public:
+struct Lava : Allocate {
   Lava()
       : Allocate({"allocate", "lava",
                   "layers by the entropy of their scores, heads between the best and a floor",
@@ -311,11 +300,7 @@ class Lava : public Allocate {
     return entropy < kNoEntropy ? 0 : entropy;
   }
 };
-const Register<Allocate, Lava> lava;
-const DeclareNote lava_note("allocate=lava", "LAVa repository",
-                            "the code truncates the layers' shares, and multiplies a head's scores "
-                            "by what its best entries hold of their sum before heads compete",
-                            "the exact total by apportion; scores compete as the paper has them");
+const Register<Allocate, Ada, Joint, AdaInterpolate, Lava> registered;
 
 }  // namespace
 }  // namespace kvsim::stages::allocate::by_score

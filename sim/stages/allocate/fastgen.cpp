@@ -1,11 +1,4 @@
-#include <algorithm>
-#include <array>
-#include <cmath>
-#include <numeric>
-
 #include "sim/stages/allocate/allocate.hpp"
-#include "sim/stages/notes.hpp"
-#include "sim/stages/parameter.hpp"
 #include "sim/stages/protect/token_classes.hpp"
 
 namespace kvsim::stages::allocate::fastgen {
@@ -109,8 +102,7 @@ std::vector<size_t> as_budget_asks(const std::vector<Head>& heads, int64_t total
 }
 
 /// FastGen: every head the smallest of its sets that recovers enough of its attention.
-class FastGen : public Allocate {
- public:
+struct FastGen : Allocate {
   FastGen()
       : Allocate({"allocate", "fastgen",
                   "the smallest set of token classes that recovers enough of a head's attention",
@@ -137,15 +129,7 @@ class FastGen : public Allocate {
     return b;
   }
 };
-const Register<Allocate, FastGen> fastgen;
-const DeclareNote fastgen_note_1(
-    "allocate=fastgen", "FastGen Eq. 1",
-    "the threshold bounds the difference of the attention map and that of the kept keys",
-    "the share of the head's attention, over all prompt queries, that lies on the kept entries");
-const DeclareNote fastgen_note_2(
-    "allocate=fastgen", "FastGen", "the method has a threshold, no budget",
-    "the largest threshold whose sets fit the budget, so that it can be compared; "
-    "`class_recovery=0.95` is the method with that threshold at any budget");
+const Register<Allocate, FastGen> registered;
 
 }  // namespace
 }  // namespace kvsim::stages::allocate::fastgen

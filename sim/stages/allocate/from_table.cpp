@@ -1,13 +1,5 @@
-#include <algorithm>
-#include <cmath>
-#include <limits>
-#include <tuple>
-
-#include "sim/core/error.hpp"
 #include "sim/stages/allocate/allocate.hpp"
-#include "sim/stages/common_keys.hpp"
-#include "sim/stages/notes.hpp"
-#include "sim/stages/protect/protect.hpp"
+#include "sim/stages/stages.hpp"
 
 namespace kvsim::stages::allocate::from_table {
 namespace {
@@ -22,9 +14,7 @@ Table<double> read(const AllocationRequest& request) {
   return request.files->table(request.settings->text(table), request.model_layers, request.owners);
 }
 
-/// Allocates by the file `table`.
-class TableAllocate : public Allocate {
- public:
+struct TableAllocate : Allocate {
   using Allocate::Allocate;
   bool spends_budget() const override { return false; }
   void check_files(const Settings& settings, const SideFiles& files, int model_layers,
@@ -33,8 +23,7 @@ class TableAllocate : public Allocate {
   }
 };
 
-class Duo : public TableAllocate {
- public:
+struct Duo : TableAllocate {
   Duo()
       : TableAllocate({"allocate", "duo", "heads of low gate keep sinks and recent, the others all",
                        "DuoAttention", "table streaming_share", "the file `table`"}) {}
@@ -73,10 +62,8 @@ class Duo : public TableAllocate {
     return b;
   }
 };
-const Register<Allocate, Duo> duo;
 
-class FromTable : public TableAllocate {
- public:
+struct FromTable : TableAllocate {
   FromTable()
       : TableAllocate({"allocate", "table", "numbers of the file `table`, whatever the budget",
                        "kvsim", "table", "the file `table`"}) {}
@@ -88,17 +75,14 @@ class FromTable : public TableAllocate {
       for (int64_t owner = 0; owner < request.owners; ++owner) {
         const double entry = rows(request.layers[l].layer, owner);
         if (entry < 0 || entry != std::floor(entry))
-          bad_data({.what = "a budget that is no whole number",
-                    .where = request.settings->text(table),
-                    .found = shortest(entry),
-                    .expected = "an integer >= 0"});
+          bad_data({"a budget that is no whole number", request.settings->text(table),
+                    shortest(entry), "an integer >= 0"});
         b(static_cast<int64_t>(l),
           owner) = static_cast<int64_t>(std::min(entry, static_cast<double>(request.entries)));
       }
     return b;
   }
 };
-const Register<Allocate, FromTable> from_table;
 
 const Declare threshold("threshold", "number >= 0 score", "0.0001",
                         "entries of a larger score are kept", tested("0 0.01 0.5 1.5"));
@@ -116,8 +100,7 @@ double unit(Of of, std::span<const double> scores, const std::vector<uint32_t>& 
   return sum / static_cast<double>(order.size());
 }
 
-class Threshold : public Allocate {
- public:
+struct Threshold : Allocate {
   Threshold()
       : Allocate({"allocate", "threshold", "what exceeds a threshold, whatever the budget",
                   "KVzap; kvsim", "threshold threshold_of allocate_score"}) {}
@@ -147,7 +130,6 @@ class Threshold : public Allocate {
     return all;
   }
 };
-const Register<Allocate, Threshold> registered;
 
 const Declare composite_first(
     "composite_first", "lifted | own", "lifted",
@@ -196,8 +178,7 @@ void lift_first(std::vector<LayerRanks>& layers) {
       first[r] = std::max(first[r], layer.score[r]);
 }
 
-class CompositeTokens : public Allocate {
- public:
+struct CompositeTokens : Allocate {
   CompositeTokens()
       : Allocate({"allocate", "composite",
                   "layers compete with the mean over heads of the r-th best score", "KVCompose",
@@ -238,13 +219,7 @@ class CompositeTokens : public Allocate {
     return all;
   }
 };
-const Register<Allocate, CompositeTokens> composite;
-const DeclareNote composite_note(
-    "allocate=composite", "KVCompose; kvpress KVComposePress",
-    "which composites stay where two have the same score, as the first layer's have with those "
-    "that it was lifted to; what protected entries do",
-    "those of the lower layer, then of the lower rank; ranks at which some head has a protected "
-    "entry stay in all heads");
+const Register<Allocate, Duo, FromTable, Threshold, CompositeTokens> registered;
 
 }  // namespace
 }  // namespace kvsim::stages::allocate::from_table

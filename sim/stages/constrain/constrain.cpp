@@ -1,13 +1,5 @@
-#include "sim/stages/constrain/constrain.hpp"
-
-#include <algorithm>
-#include <numeric>
-
-#include "sim/core/error.hpp"
 #include "sim/stages/allocate/allocate.hpp"
-#include "sim/stages/notes.hpp"
-#include "sim/stages/parameter.hpp"
-#include "sim/stages/spans.hpp"
+#include "sim/stages/stages.hpp"
 
 namespace kvsim {
 namespace keys {
@@ -34,8 +26,7 @@ const Declare debias_lambda("debias_lambda", "number [0, 1]", "0.5",
 
 enum class FairRounding { floor, remainder };  // words of fair_rounding
 
-class NoConstraint : public Constrain {
- public:
+struct NoConstraint : Constrain {
   NoConstraint() : Constrain({"constrain", "none", "one segment: the prompt", ""}) {}
   bool cuts() const override { return false; }
   bool keeps_scores(const Settings&) const override { return false; }
@@ -47,7 +38,6 @@ class NoConstraint : public Constrain {
     return {request.budget};
   }
 };
-const Register<Constrain, NoConstraint> none;
 
 /// Segments start where the named spans start; the first starts at 0, the last ends at n.
 std::vector<Range> cut(const Settings& settings, const std::vector<Span>& spans, int64_t entries) {
@@ -66,10 +56,8 @@ std::vector<Range> cut(const Settings& settings, const std::vector<Span>& spans,
   std::sort(starts.begin(), starts.end());
   starts.erase(std::unique(starts.begin(), starts.end()), starts.end());
   if (starts.size() < 2)
-    bad_data({.what = "too few spans to divide a budget over",
-              .where = "constrain=" + settings.text("constrain"),
-              .found = std::to_string(starts.size()),
-              .expected = "at least 2"});
+    bad_data({"too few spans to divide a budget over", "constrain=" + settings.text("constrain"),
+              std::to_string(starts.size()), "at least 2"});
   std::vector<Range> segments;
   for (size_t k = 0; k < starts.size(); ++k)
     segments.push_back({k == 0 ? 0 : starts[k], k + 1 < starts.size() ? starts[k + 1] : entries});
@@ -125,8 +113,7 @@ std::vector<int64_t> fair_shares(const Settings& settings, const ShareRequest& r
   return shares;
 }
 
-class Fair : public Constrain {
- public:
+struct Fair : Constrain {
   Fair()
       : Constrain({"constrain", "fair", "budget by size of each segment, ranking inside it",
                    "Pitfalls Algorithm 1", "fair_spans fair_rounding fair_scores", "spans"}) {}
@@ -139,15 +126,8 @@ class Fair : public Constrain {
     return fair_shares(settings, request);
   }
 };
-const Register<Constrain, Fair> fair;
-const DeclareNote fair_note(
-    "constrain=fair", "Pitfalls Algorithm 1 and Appendix F.3",
-    "shares are not whole numbers; ramps of StreamingLLM's form in the published code differ by "
-    "one",
-    "floors, the last segment takes the rest (`fair_rounding`); the formulas of the appendix");
 
-class Debias : public Constrain {
- public:
+struct Debias : Constrain {
   Debias()
       : Constrain({"constrain", "debias",
                    "between the unconstrained and the fair division of two segments",
@@ -161,11 +141,9 @@ class Debias : public Constrain {
                               int64_t entries) const override {
     auto segments = cut(settings, spans, entries);
     if (segments.size() != 2)
-      bad_data({.what = "debias divides a budget over two spans",
-                .where = "constrain=debias",
-                .found = std::to_string(segments.size()) + " spans",
-                .expected = "exactly 2",
-                .hint = "name two with fair_spans=A+B"});
+      bad_data({"debias divides a budget over two spans", "constrain=debias",
+                std::to_string(segments.size()) + " spans", "exactly 2",
+                "name two with fair_spans=A+B"});
     return segments;
   }
   std::vector<int64_t> shares(const Settings& settings,
@@ -188,7 +166,7 @@ class Debias : public Constrain {
   }
   static int64_t floor_half(int64_t x) { return x >= 0 ? x / 2 : -((1 - x) / 2); }
 };
-const Register<Constrain, Debias> debias;
+const Register<Constrain, NoConstraint, Fair, Debias> registered;
 
 }  // namespace
 }  // namespace kvsim::stages::constrain::constrain

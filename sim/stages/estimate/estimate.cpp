@@ -1,15 +1,5 @@
-#include "sim/stages/estimate/estimate.hpp"
-
-#include <algorithm>
-#include <cmath>
-#include <cstdint>
-#include <span>
-#include <vector>
-
-#include "sim/core/array.hpp"
-#include "sim/core/log_sum.hpp"
-#include "sim/stages/notes.hpp"
-#include "sim/stages/parameter.hpp"
+#include "sim/core/numbers.hpp"
+#include "sim/stages/stages.hpp"
 
 namespace kvsim {
 
@@ -50,8 +40,7 @@ const Declare estimate_window("estimate_window", "share >= 1 queries", "32",
 namespace kvsim::stages::estimate::estimate {
 namespace {
 
-class Newest : public Estimates {
- public:
+struct Newest : Estimates {
   Newest(int lines, int64_t slots) : newest_(lines, slots, kNothing) {}
   std::unique_ptr<Estimates> copy() const override { return std::make_unique<Newest>(*this); }
   void see(int line, std::span<const double> logits) override {
@@ -69,8 +58,7 @@ class Newest : public Estimates {
   LineTable<double> newest_;
 };
 
-class Last : public ScoreEstimate {
- public:
+struct Last : ScoreEstimate {
   Last()
       : ScoreEstimate(
             {"score_estimate", "last", "the newest query's score", "kvsim", "", "query n-1"}) {}
@@ -80,15 +68,13 @@ class Last : public ScoreEstimate {
     return std::make_unique<Newest>(lines, slots);
   }
 };
-const Register<ScoreEstimate, Last> last;
 
 const Declare estimate_decay("estimate_decay", "number [0, 1)", "0.9",
                              "weight of the past in a moving average of scores");
 
 /// S <- a S + (1-a) s, and the same with s = 1 over the queries that saw the slot; both in logs.
 /// The latter depends on their number alone.
-class MovingAverage : public Estimates {
- public:
+struct MovingAverage : Estimates {
   MovingAverage(double decay, int lines, int64_t slots)
       : log_past_(decay > 0 ? std::log(decay) : kNothing), log_new_(std::log1p(-decay)),
         log_sum_(lines, slots, kNothing), seen_(lines, slots, 0) {}
@@ -133,8 +119,7 @@ class MovingAverage : public Estimates {
 
 /// KeepKV Eq. 8. Its printed correction 1 - a^t does not match a start from a window of w+1
 /// queries; the true sum of the weights does.
-class Ema : public ScoreEstimate {
- public:
+struct Ema : ScoreEstimate {
   Ema()
       : ScoreEstimate({"score_estimate", "ema", "moving average of scores over its weights",
                        "KeepKV Eq. 8", "estimate_decay estimate_window", "queries n-1-w..n-1"}) {}
@@ -146,16 +131,6 @@ class Ema : public ScoreEstimate {
     return std::make_unique<MovingAverage>(settings.real(estimate_decay), lines, slots);
   }
 };
-const Register<ScoreEstimate, Ema> ema;
-const DeclareNote ema_note_1("score_estimate=ema", "KeepKV Eq. 8",
-                             "the correction 1 - a^t, with t the absolute step, does not match a "
-                             "start from the w + 1 terms of the window",
-                             "S is divided by the true sum of its weights; of a slot that came "
-                             "later, from the first query that saw it");
-const DeclareNote ema_note_2("score_estimate=ema", "KeepKV Eq. 8",
-                             "neither a nor w is given; nor how an estimate goes on after a merge",
-                             "a = 0.9, w = 32; the merged slot starts from the score that Eq. 7 "
-                             "gives it, and its weights go on");
 
 /// The logits of the last queries that saw a slot, overwritten in turn.
 struct Recent {
@@ -172,8 +147,7 @@ struct Recent {
   }
 };
 
-class WindowAverage : public Estimates {
- public:
+struct WindowAverage : Estimates {
   WindowAverage(size_t window, int lines, int64_t slots)
       : window_(window), recent_(lines, slots, {}) {}
   std::unique_ptr<Estimates> copy() const override {
@@ -204,8 +178,7 @@ int64_t window_of(const Settings& settings, int64_t budget) {
   return std::max<int64_t>(1, settings.share(keys::estimate_window, budget));
 }
 
-class WindowMean : public ScoreEstimate {
- public:
+struct WindowMean : ScoreEstimate {
   WindowMean()
       : ScoreEstimate({"score_estimate", "window-mean", "mean of the newest scores",
                        "KeepKV repository", "estimate_window", "the last w queries"}) {}
@@ -218,7 +191,7 @@ class WindowMean : public ScoreEstimate {
                                            slots);
   }
 };
-const Register<ScoreEstimate, WindowMean> window_mean;
+const Register<ScoreEstimate, Last, Ema, WindowMean> registered;
 
 }  // namespace
 }  // namespace kvsim::stages::estimate::estimate

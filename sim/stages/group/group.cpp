@@ -1,11 +1,5 @@
-#include "sim/stages/group/group.hpp"
-
-#include <algorithm>
-#include <cmath>
-
 #include "sim/stages/indicator/indicator.hpp"
-#include "sim/stages/notes.hpp"
-#include "sim/stages/parameter.hpp"
+#include "sim/stages/stages.hpp"
 
 namespace kvsim::stages::group::group {
 namespace {
@@ -25,8 +19,7 @@ void add_mean(int index, int count, std::span<const double> head, std::span<doub
     for (double& value : out) value /= count;
 }
 
-class NoGroup : public Group {
- public:
+struct NoGroup : Group {
   NoGroup()
       : Group({"group", "none", "every query head for itself (granularity=query)", "", "", "", "",
                "granularity=query"}) {}
@@ -36,20 +29,16 @@ class NoGroup : public Group {
     std::copy(head.begin(), head.end(), out.begin());
   }
 };
-const Register<Group, NoGroup> none;
 
-class GroupMean : public Group {
- public:
+struct GroupMean : Group {
   GroupMean() : Group({"group", "mean", "mean over the group", "SnapKV in kvpress"}) {}
   void add(int index, int count, std::span<const double> head,
            std::span<double> out) const override {
     add_mean(index, count, head, out);
   }
 };
-const Register<Group, GroupMean> mean;
 
-class GroupMax : public Group {
- public:
+struct GroupMax : Group {
   GroupMax() : Group({"group", "max", "maximum over the group", "DefensiveKV footnote 1"}) {}
   bool linear() const override { return false; }
   void add(int index, int, std::span<const double> head, std::span<double> out) const override {
@@ -57,23 +46,16 @@ class GroupMax : public Group {
       out[c] = index == 0 ? head[c] : std::max(out[c], head[c]);
   }
 };
-const Register<Group, GroupMax> max;
-const DeclareNote max_note("group=max", "DefensiveKV footnote 1",
-                           "what becomes of query heads that share a key",
-                           "their maximum, as the footnote says of aggregation");
 
-class GroupSum : public Group {
- public:
+struct GroupSum : Group {
   GroupSum() : Group({"group", "sum", "sum over the group", ""}) {}
   bool at_each_step() const override { return true; }
   void add(int index, int, std::span<const double> head, std::span<double> out) const override {
     add_sum(index, head, out);
   }
 };
-const Register<Group, GroupSum> sum;
 
-class GroupRms : public Group {
- public:
+struct GroupRms : Group {
   GroupRms()
       : Group({"group", "root-mean-square", "root of the mean square over the group",
                "Attention Matching"}) {}
@@ -85,10 +67,8 @@ class GroupRms : public Group {
       for (double& value : out) value = std::sqrt(value / count);
   }
 };
-const Register<Group, GroupRms> root_mean_square;
 
-class LayerMean : public Group {
- public:
+struct LayerMean : Group {
   LayerMean() : Group({"group", "layer-mean", "mean over all query heads of the layer", "TOVA"}) {}
   GroupSpan span() const override { return GroupSpan::layer; }
   void add(int index, int count, std::span<const double> head,
@@ -96,7 +76,7 @@ class LayerMean : public Group {
     add_mean(index, count, head, out);
   }
 };
-const Register<Group, LayerMean> layer_mean;
+const Register<Group, NoGroup, GroupMean, GroupMax, GroupSum, GroupRms, LayerMean> registered;
 
 }  // namespace
 }  // namespace kvsim::stages::group::group

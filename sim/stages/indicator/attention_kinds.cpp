@@ -1,12 +1,7 @@
 #include <Eigen/Core>
-#include <algorithm>
-#include <cmath>
-#include <vector>
 
-#include "sim/core/parallel.hpp"
 #include "sim/stages/indicator/indicator.hpp"
-#include "sim/stages/notes.hpp"
-#include "sim/stages/queries/queries.hpp"
+#include "sim/stages/stages.hpp"
 
 namespace kvsim::stages::indicator::attention_kinds {
 namespace {
@@ -14,8 +9,7 @@ namespace {
 using Rows = std::unique_ptr<IndicatorRows>;
 
 /// A_{h,j,i}, times a weight per query head (or KV head) and entry if there is one.
-class AttentionRows : public IndicatorRows {
- public:
+struct AttentionRows : IndicatorRows {
   AttentionRows() = default;
   explicit AttentionRows(const Table<float>& per_query_head) : weights_(&per_query_head) {}
   AttentionRows(const Table<float>& per_kv_head, int group_size)
@@ -54,7 +48,6 @@ class Attention : public RowIndicator, public ScoresSlotRows {
     std::copy(a.begin(), a.end(), out.begin());
   }
 };
-const Register<Indicator, Attention> attention;
 
 /// Norms of v_i W^h in importance: L1, but oracles look for the importance that is measured.
 const Table<float>& importance_weights(LayerWork& work, const Settings& settings) {
@@ -70,25 +63,17 @@ class Importance : public RowIndicator, public ScoresSteps {
     return std::make_unique<AttentionRows>(importance_weights(work, settings));
   }
 };
-const Register<Indicator, Importance> importance;
-const DeclareNote importance_note("indicator=importance", "DefensiveKV 3.1",
-                                  "the norm of v W_O is not named",
-                                  "L1, as in the repository; an oracle takes the norm of "
-                                  "`--importance`, which is what is measured");
 
-class AttentionValue : public RowIndicator {
- public:
+struct AttentionValue : RowIndicator {
   AttentionValue()
       : RowIndicator({"indicator", "attention-value", "A * ||v_i||_2", "ReST-KV Table 12"}) {}
   Rows rows(LayerWork& work, const Settings&, const Segment&) const override {
     return std::make_unique<AttentionRows>(work.value_norms(Norm::l2), work.group_size());
   }
 };
-const Register<Indicator, AttentionValue> attention_value;
 
 /// -1 where an entry gets less than its even share of what the query sees, else 0.
-class BelowMeanRows : public IndicatorRows {
- public:
+struct BelowMeanRows : IndicatorRows {
   explicit BelowMeanRows(int64_t first_visible) : first_visible_(first_visible) {}
   void row(const AttentionBlock& block, int head, int64_t row, Range candidates,
            std::span<double> out) const override {
@@ -123,11 +108,9 @@ class BelowMean : public RowIndicator, public ScoresSlotRows {
     for (size_t s = 0; s < out.size(); ++s) out[s] = a[s] < share ? -1 : 0;
   }
 };
-const Register<Indicator, BelowMean> below_mean;
 
 /// The largest logit of each head over J x candidates; fixed before any row is scored.
-class ExpLogitRows : public IndicatorRows {
- public:
+struct ExpLogitRows : IndicatorRows {
   explicit ExpLogitRows(std::vector<double> largest) : largest_(std::move(largest)) {}
   void row(const AttentionBlock& block, int head, int64_t row, Range candidates,
            std::span<double> out) const override {
@@ -141,8 +124,7 @@ class ExpLogitRows : public IndicatorRows {
   std::vector<double> largest_;  // [Hq]
 };
 
-class ExpLogit : public RowIndicator {
- public:
+struct ExpLogit : RowIndicator {
   ExpLogit()
       : RowIndicator({"indicator", "exp-logit", "exp(logit - the head's largest over J x C)",
                       "KeepKV code"}) {}
@@ -164,11 +146,9 @@ class ExpLogit : public RowIndicator {
     return std::make_unique<ExpLogitRows>(std::move(largest));
   }
 };
-const Register<Indicator, ExpLogit> exp_logit;
 
 /// Importance divided by the layer's total of the same query.
-class ShareRows : public IndicatorRows {
- public:
+struct ShareRows : IndicatorRows {
   ShareRows(const Table<float>& weights, std::vector<int64_t> positions, std::vector<double> totals)
       : importance_(weights), positions_(std::move(positions)), totals_(std::move(totals)) {}
   void row(const AttentionBlock& block, int head, int64_t row, Range candidates,
@@ -197,8 +177,7 @@ class ShareRows : public IndicatorRows {
   std::vector<double> totals_;  // [M] over all heads and candidates
 };
 
-class ImportanceShare : public RowIndicator {
- public:
+struct ImportanceShare : RowIndicator {
   ImportanceShare()
       : RowIndicator({"indicator", "importance-share",
                       "importance / the layer's total of that query", "kvsim; DefensiveKV 3.1"}) {}
@@ -222,7 +201,9 @@ class ImportanceShare : public RowIndicator {
     return std::make_unique<ShareRows>(weights, segment.positions, std::move(totals));
   }
 };
-const Register<Indicator, ImportanceShare> importance_share;
+const Register<Indicator, Attention, Importance, AttentionValue, BelowMean, ExpLogit,
+               ImportanceShare>
+    registered;
 
 }  // namespace
 }  // namespace kvsim::stages::indicator::attention_kinds

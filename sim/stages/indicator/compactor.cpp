@@ -1,15 +1,8 @@
 #include <Eigen/Cholesky>
-#include <algorithm>
-#include <cmath>
 #include <numbers>
-#include <numeric>
-#include <vector>
 
-#include "sim/core/parallel.hpp"
-#include "sim/core/random.hpp"
-#include "sim/stages/common_keys.hpp"
-#include "sim/stages/indicator/unrotated.hpp"
-#include "sim/stages/notes.hpp"
+#include "sim/core/numbers.hpp"
+#include "sim/stages/indicator/indicator.hpp"
 
 namespace kvsim::stages::indicator::compactor {
 namespace {
@@ -109,8 +102,7 @@ void standardize_layer(Table<double>& x) {
   for (double& value : all) value = (value - mean) / std::max(deviation, 1e-6);
 }
 
-class Compactor : public ObservedIndicator {
- public:
+struct Compactor : ObservedIndicator {
   Compactor()
       : ObservedIndicator(
             {"indicator", "compactor",
@@ -180,15 +172,7 @@ class Compactor : public ObservedIndicator {
     pool(out);
   }
 };
-const Register<Indicator, Compactor> compactor;
-const DeclareNote compactor_note_1(
-    "indicator=compactor", "kvpress CompactorPress",
-    "logits are not scaled, and a short last chunk is padded with zeros that take part",
-    "as coded");
-const DeclareNote compactor_note_2(
-    "indicator=compactor", "kvpress CompactorPress",
-    "the weight of leverage: a constant in the paper, the compression ratio as coded",
-    "as coded, 1 - B/n for a count; `compactor_blend` is the constant");
+const Register<Indicator, Compactor> registered;
 
 }  // namespace
 }  // namespace kvsim::stages::indicator::compactor

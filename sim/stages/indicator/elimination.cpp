@@ -1,13 +1,7 @@
 #include <Eigen/Core>
-#include <algorithm>
-#include <cmath>
-#include <limits>
-#include <numeric>
-#include <vector>
 
-#include "sim/core/parallel.hpp"
 #include "sim/stages/indicator/indicator.hpp"
-#include "sim/stages/queries/queries.hpp"
+#include "sim/stages/stages.hpp"
 
 namespace kvsim::stages::indicator::elimination {
 namespace {
@@ -219,8 +213,7 @@ class Removal {
   std::vector<Pair> pairs_;      // [g][g]
 };
 
-class Elimination : public ObservedIndicator {
- public:
+struct Elimination : ObservedIndicator {
   Elimination()
       : ObservedIndicator(
             {"indicator", "elimination",
@@ -293,7 +286,7 @@ class Elimination : public ObservedIndicator {
     return seen;
   }
 };
-const Register<Indicator, Elimination> elimination;
+const Register<Indicator, Elimination> registered;
 
 }  // namespace
 }  // namespace kvsim::stages::indicator::elimination

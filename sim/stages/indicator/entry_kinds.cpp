@@ -1,17 +1,8 @@
 #include <Eigen/Core>
-#include <algorithm>
-#include <cmath>
-#include <limits>
-#include <numeric>
-#include <vector>
 
-#include "sim/core/parallel.hpp"
-#include "sim/core/random.hpp"
-#include "sim/stages/common_keys.hpp"
+#include "sim/core/numbers.hpp"
 #include "sim/stages/indicator/indicator.hpp"
-#include "sim/stages/notes.hpp"
-#include "sim/stages/parameter.hpp"
-#include "sim/stages/shape/shape.hpp"
+#include "sim/stages/stages.hpp"
 
 namespace kvsim::stages::indicator::entry_kinds {
 namespace {
@@ -33,7 +24,6 @@ class Position : public EntryIndicator, public ScoresSlots {
     return static_cast<double>(slot.position);
   }
 };
-const Register<Indicator, Position> position;
 
 class Random : public EntryIndicator, public ScoresSlots {
  public:
@@ -52,7 +42,6 @@ class Random : public EntryIndicator, public ScoresSlots {
                    static_cast<uint64_t>(slot.position));
   }
 };
-const Register<Indicator, Random> random;
 
 /// sum of a[c] b[c] in float64. Eight sums side by side: one would wait for each of its additions.
 template <class A>
@@ -108,10 +97,8 @@ class KeyNorm : public EntryIndicator, public ScoresSlots {
   }
   double slot_score(const SlotToScore& slot) const override { return -norm(slot.key); }
 };
-const Register<Indicator, KeyNorm> key_norm;
 
-class KeyDifference : public EntryIndicator {
- public:
+struct KeyDifference : EntryIndicator {
   KeyDifference()
       : EntryIndicator({"indicator", "key-difference",
                         "-cos(k_i, mean direction of all prompt keys)", "KeyDiff"}) {}
@@ -135,10 +122,8 @@ class KeyDifference : public EntryIndicator {
     });
   }
 };
-const Register<Indicator, KeyDifference> key_difference;
 
-class External : public EntryIndicator {
- public:
+struct External : EntryIndicator {
   External()
       : EntryIndicator({"indicator", "external", "read from the HDF5 file `scores`", "kvsim",
                         "scores", "the file `scores`"}) {}
@@ -151,7 +136,6 @@ class External : public EntryIndicator {
                                 request.owners(), request.work.entries());
   }
 };
-const Register<Indicator, External> external;
 
 constexpr int64_t kBlock = 16;  // entries over which squared norms are shared out
 
@@ -171,8 +155,7 @@ std::vector<double> block_shares(const Table<float>& vectors) {
   return share;
 }
 
-class Cur : public EntryIndicator {
- public:
+struct Cur : EntryIndicator {
   Cur()
       : EntryIndicator({"indicator", "cur",
                         "product of key's and value's shares in the squared norms of their block",
@@ -190,7 +173,6 @@ class Cur : public EntryIndicator {
     return x;
   }
 };
-const Register<Indicator, Cur> cur;
 
 const Declare lag_block("lag_block", "count >= 2 entries", "128",
                         "tokens of a block that is compared with the next one", tested("2 5 7"));
@@ -236,8 +218,7 @@ void write_ranks(const std::vector<double>& score, std::span<double> out) {
     out[order[rank]] = static_cast<double>(rank) / static_cast<double>(order.size());
 }
 
-class Lag : public EntryIndicator {
- public:
+struct Lag : EntryIndicator {
   Lag()
       : EntryIndicator({"indicator", "lag",
                         "rank of the spread of keys and values, scaled by the following block",
@@ -268,11 +249,9 @@ class Lag : public EntryIndicator {
     return x;
   }
 };
-const Register<Indicator, Lag> lag;
 
 /// The least and the largest number of each channel among the keys of a page.
-class Pages : public StepScorer {
- public:
+struct Pages : StepScorer {
   Pages(const LayerWork& work, const Settings& settings)
       : keys_(work.trace().k), entries_(work.entries()), size_(settings.count(keys::block)),
         least_((entries_ + size_ - 1) / size_, keys_.dim(2)), largest_(least_) {}
@@ -335,10 +314,8 @@ class PageBound : public EntryIndicator, public ScoresSteps {
                      : static_cast<double>(2 * key_dim * element_bytes) / static_cast<double>(size);
   }
 };
-const Register<Indicator, PageBound> registered;
-const DeclareNote note(
-    "indicator=page-bound", "Quest", "query heads that share keys; the pages of later tokens",
-    "with granularity=kv bounds are summed over the group; later tokens are always read");
+const Register<Indicator, Position, Random, KeyNorm, KeyDifference, External, Cur, Lag, PageBound>
+    registered;
 
 }  // namespace
 }  // namespace kvsim::stages::indicator::entry_kinds

@@ -1,14 +1,136 @@
 #include <Eigen/Core>
-#include <algorithm>
-#include <cmath>
-#include <numeric>
-#include <vector>
 
-#include "sim/core/log_sum.hpp"
-#include "sim/core/parallel.hpp"
-#include "sim/stages/common_keys.hpp"
-#include "sim/stages/indicator/unrotated.hpp"
-#include "sim/stages/notes.hpp"
+#include "sim/core/numbers.hpp"
+#include "sim/stages/indicator/indicator.hpp"
+
+namespace kvsim {
+
+std::span<const int64_t> observing_from(const Segment& segment, int64_t first) {
+  const auto begin = std::ranges::lower_bound(segment.positions, first);
+  if (begin == segment.positions.end()) return segment.positions;
+  return {begin, segment.positions.end()};
+}
+
+Table<float> unrotated_queries(const LayerWork& work, int head,
+                               std::span<const int64_t> positions) {
+  const std::vector<int64_t> stored = stored_queries(work, positions, false);
+  Table<float> queries(std::ssize(positions), work.trace().q.dim(2));
+  RotationMemory rotation;
+  for (int64_t r = 0; r < queries.rows(); ++r) {
+    const int64_t query = stored[static_cast<size_t>(r)];
+    work.trace().q.read(head, query, query + 1, queries.row(r).data());
+    rotation.rotate(work.rotation(), -positions[static_cast<size_t>(r)], queries.row(r));
+  }
+  return queries;
+}
+
+Table<float> unrotated_keys(const LayerWork& work, int kv_head, Range entries) {
+  Table<float> keys(entries.size(), work.trace().k.dim(2));
+  work.trace().k.read(kv_head, entries.begin, entries.end, keys.data());
+  RotationMemory rotation;
+  const Rotation& own = work.rotation();
+  for (int64_t r = 0; r < keys.rows(); ++r) {
+    rotation.rotate(own, -(entries.begin + r), keys.row(r));
+    if (own.attention_factor == 1) continue;
+    const auto factor = static_cast<float>(own.attention_factor);
+    for (size_t j = 0; j < own.pairs(); ++j) {
+      keys.row(r)[own.first_of(j)] /= factor;
+      keys.row(r)[own.second_of(j)] /= factor;
+    }
+  }
+  return keys;
+}
+
+MeanRotation::MeanRotation(const Rotation& rotation, std::span<const int64_t> positions)
+    : rotation_(rotation) {
+  for (const double frequency : rotation.inv_freq) {
+    double cosine = 0, sine = 0;
+    for (const int64_t position : positions) {
+      cosine += std::cos(static_cast<double>(position) * frequency);
+      sine += std::sin(static_cast<double>(position) * frequency);
+    }
+    cosine_.push_back(cosine / static_cast<double>(positions.size()));
+    sine_.push_back(sine / static_cast<double>(positions.size()));
+  }
+}
+
+void MeanRotation::turn(std::span<double> row) const {
+  for (size_t j = 0; j < cosine_.size(); ++j) {
+    double& a = row[rotation_.first_of(j)];
+    double& b = row[rotation_.second_of(j)];
+    const double x = a, y = b;
+    a = x * cosine_[j] - y * sine_[j];
+    b = x * sine_[j] + y * cosine_[j];
+  }
+}
+
+}  // namespace kvsim
+
+namespace kvsim::stages::indicator::unmasked_attention {
+namespace {
+
+/// Attention of a query to the whole prompt and nothing else, later entries included.
+struct UnmaskedRows : StoredRows {
+  UnmaskedRows(LayerWork& work, Range candidates) : StoredRows(candidates), work_(work) {}
+
+  void start(const AttentionBlock& block) override {
+    if (block.kv_head != kv_head_) keys_ = work_.keys(block.kv_head);
+    kv_head_ = block.kv_head;
+    const int64_t columns = keys_.rows(), count = block.heads * block.rows;
+    const Table<float> queries = queries_of(block);
+    SlotRows rows;
+    rows.heads = block.heads;
+    rows.rows = block.rows;
+    rows.queries = queries.data();
+    rows.segments = {{keys_.data(), nullptr, columns}};
+    rows.sinks = sinks_from(work_.trace(), block.kv_head * block.heads);
+    rows.attention = attention_.reserve(count * columns);
+    work_.backend().attend(work_.trace(), {&rows, 1});
+    double* const stored = stored_.reserve(count * candidates_.size());
+    parallel_for(count, [&](int64_t index) {
+      const float* const from = rows.attention + index * columns + candidates_.begin;
+      double* const to = stored + index * candidates_.size();
+      for (int64_t c = 0; c < candidates_.size(); ++c) to[c] = static_cast<double>(from[c]);
+    });
+  }
+
+ private:
+  /// [heads * rows][d] of a block.
+  Table<float> queries_of(const AttentionBlock& block) const {
+    const std::vector<int64_t> stored = stored_queries(work_, block.positions, true);
+    Table<float> queries(block.heads * block.rows, keys_.columns());
+    for (int x = 0; x < block.heads; ++x)
+      for (int64_t r = 0; r < block.rows; ++r) {
+        const int64_t query = stored[static_cast<size_t>(r)];
+        work_.trace().q.read(block.kv_head * block.heads + x, query, query + 1,
+                             queries.row(x * block.rows + r).data());
+      }
+    return queries;
+  }
+
+  LayerWork& work_;
+  int kv_head_ = -1;
+  Table<float> keys_;        // [n][d] of that KV head
+  Buffer<float> attention_;  // [heads][rows][n]
+};
+
+struct UnmaskedAttention : RowIndicator {
+  UnmaskedAttention()
+      : RowIndicator({"indicator", "unmasked-attention",
+                      "attention of the query to the whole prompt, entries after it included",
+                      "Attention Matching repository"}) {}
+  bool sees_all() const override { return true; }
+  bool takes_probes() const override { return false; }
+  double cost() const override { return 1; }
+  std::unique_ptr<IndicatorRows> rows(LayerWork& work, const Settings&,
+                                      const Segment& segment) const override {
+    return std::make_unique<UnmaskedRows>(work, segment.candidates);
+  }
+};
+const Register<Indicator, UnmaskedAttention> registered;
+
+}  // namespace
+}  // namespace kvsim::stages::indicator::unmasked_attention
 
 namespace kvsim::stages::indicator::expected_attention {
 namespace {
@@ -71,8 +193,7 @@ void softmax_from(size_t first, std::span<double> row) {
   for (double& x : seen) x /= sum;
 }
 
-class ExpectedAttention : public ObservedIndicator {
- public:
+struct ExpectedAttention : ObservedIndicator {
   ExpectedAttention()
       : ObservedIndicator(
             {"indicator", "expected-attention",
@@ -115,11 +236,7 @@ class ExpectedAttention : public ObservedIndicator {
     return scores;
   }
 };
-const Register<Indicator, ExpectedAttention> expected_attention;
-const DeclareNote expected_attention_note(
-    "indicator=expected-attention", "kvpress ExpectedAttentionPress",
-    "the softmax runs over the prompt alone, not over what follows it",
-    "as coded; the first `sinks` entries and queries take no part");
+const Register<Indicator, ExpectedAttention> registered;
 
 }  // namespace
 }  // namespace kvsim::stages::indicator::expected_attention

@@ -1,17 +1,7 @@
-#include "sim/stages/indicator/output_change.hpp"
-
 #include <Eigen/Core>
-#include <algorithm>
-#include <cmath>
-#include <map>
-#include <utility>
-#include <vector>
 
-#include "sim/backend/backend.hpp"
-#include "sim/core/parallel.hpp"
 #include "sim/stages/indicator/indicator.hpp"
-#include "sim/stages/notes.hpp"
-#include "sim/stages/queries/queries.hpp"
+#include "sim/stages/stages.hpp"
 
 namespace kvsim::stages::indicator::output_change {
 namespace {
@@ -56,8 +46,7 @@ struct PairOfUnit {
 ///   odds_a odds_b (z_a G_ab z_b - (z_a G_ab + z_b G_ba) v_i + v_i G_ab v_i),
 /// twice where a < b. The second term is one matrix product for all rows and entries, and the last
 /// one is known for all rows.
-class OutputChangeRows : public StoredRows {
- public:
+struct OutputChangeRows : StoredRows {
   OutputChangeRows(LayerWork& work, const Segment& segment, bool look_ahead, bool joint)
       : StoredRows(segment.candidates), work_(work), look_ahead_(look_ahead), joint_(joint) {}
 
@@ -269,8 +258,7 @@ class OutputChangeRows : public StoredRows {
 
 constexpr double kCost = 8;  // see Indicator::cost(); measured
 
-class OutputChangeKind : public RowIndicator {
- public:
+struct OutputChangeKind : RowIndicator {
   OutputChangeKind(KindInfo info, bool joint) : RowIndicator(std::move(info)), joint_(joint) {}
   Axes axes() const override { return joint_ ? Axes::group_row : Axes::head_row; }
   bool needs_outputs() const override { return true; }
@@ -299,13 +287,7 @@ struct OutputChangeJoint : OutputChangeKind {
                           "kvsim, after ReST-KV Eq. 7"},
                          true) {}
 };
-const Register<Indicator, OutputChange> output_change;
-const DeclareNote output_change_note(
-    "indicator=output-change", "ReST-KV Eq. 7",
-    "A is of one head, MHA and W_O are of all heads, and no word is of heads that share a key",
-    "every query head for itself: its own output and its own rows of W_O; then `group` takes their "
-    "mean. `indicator=output-change-joint` removes the entry from all heads that share it");
-const Register<Indicator, OutputChangeJoint> output_change_joint;
+const Register<Indicator, OutputChange, OutputChangeJoint> registered;
 
 }  // namespace
 }  // namespace kvsim::stages::indicator::output_change

@@ -1,12 +1,4 @@
-#include <algorithm>
-#include <cmath>
-#include <numeric>
-#include <vector>
-
-#include "sim/core/parallel.hpp"
 #include "sim/stages/indicator/indicator.hpp"
-#include "sim/stages/indicator/output_change.hpp"
-#include "sim/stages/notes.hpp"
 
 namespace kvsim::stages::indicator::output_change_mean {
 namespace {
@@ -27,8 +19,7 @@ double square_of_gap(std::span<const double> output, std::span<const float> v,
 }
 
 /// Attention is aggregated first; the change of the output follows from the aggregate.
-class MeanRows : public IndicatorRows {
- public:
+struct MeanRows : IndicatorRows {
   explicit MeanRows(LayerWork& work) : work_(work) {}
 
   void start(const AttentionBlock& block) override {
@@ -105,8 +96,7 @@ class MeanRows : public IndicatorRows {
   std::vector<const OutputMetric*> metrics_;  // of the block's heads
 };
 
-class OutputChangeMean : public RowIndicator {
- public:
+struct OutputChangeMean : RowIndicator {
   OutputChangeMean()
       : RowIndicator({"indicator", "output-change-mean",
                       "the output's change, from attention aggregated over the queries first",
@@ -118,17 +108,11 @@ class OutputChangeMean : public RowIndicator {
     return std::make_unique<MeanRows>(work);
   }
 };
-const Register<Indicator, OutputChangeMean> output_change_mean;
-const DeclareNote output_change_mean_note("indicator=output-change-mean", "ReST-KV repository",
-                                          "attention is aggregated over queries first, and the "
-                                          "output that is compared leaves the window out",
-                                          "as coded");
 
 constexpr int64_t kWidenedValues = 256;  // that are widened at a time
 
 /// Attention is aggregated first; the error of the head's output follows from its shares.
-class ValueChangeRows : public IndicatorRows {
- public:
+struct ValueChangeRows : IndicatorRows {
   explicit ValueChangeRows(LayerWork& work) : work_(work) {}
 
   void row(const AttentionBlock& block, int head, int64_t row, Range candidates,
@@ -178,8 +162,7 @@ class ValueChangeRows : public IndicatorRows {
   LayerWork& work_;
 };
 
-class ValueChangeMean : public RowIndicator {
- public:
+struct ValueChangeMean : RowIndicator {
   ValueChangeMean()
       : RowIndicator({"indicator", "value-change-mean",
                       "the head's output error when an entry goes, from attention aggregated and "
@@ -191,12 +174,7 @@ class ValueChangeMean : public RowIndicator {
     return std::make_unique<ValueChangeRows>(work);
   }
 };
-const Register<Indicator, ValueChangeMean> value_change_mean;
-const DeclareNote value_change_mean_note(
-    "indicator=value-change-mean", "CAOTE",
-    "over which entries a base method's scores are brought to a sum of 1; where its pooling "
-    "stands; what query heads that share an entry do",
-    "over the candidates; pooling and the group follow the error");
+const Register<Indicator, OutputChangeMean, ValueChangeMean> registered;
 
 }  // namespace
 }  // namespace kvsim::stages::indicator::output_change_mean

@@ -1,11 +1,4 @@
-#include <algorithm>
-#include <cmath>
-#include <vector>
-
-#include "sim/core/parallel.hpp"
-#include "sim/core/rotation.hpp"
-#include "sim/stages/indicator/unrotated.hpp"
-#include "sim/stages/notes.hpp"
+#include "sim/stages/indicator/indicator.hpp"
 
 namespace kvsim::stages::indicator::trigonometric {
 namespace {
@@ -83,8 +76,7 @@ void score_keys(const Rotation& rotation, const QueryCentre& centre, std::span<c
 }
 
 /// While decoding: centres of all queries that came so far.
-class RunningCentres : public SlotScorer {
- public:
+struct RunningCentres : SlotScorer {
   RunningCentres(const LayerWork& work, const Settings& settings, int heads)
       : rotation_(work.rotation()), settings_(settings), heads_(static_cast<size_t>(heads)) {}
 
@@ -154,12 +146,7 @@ class Trigonometric : public ObservedIndicator, public FollowsQueries {
     return scores;
   }
 };
-const Register<Indicator, Trigonometric> trigonometric;
-const DeclareNote trigonometric_note(
-    "indicator=trigonometric", "TriAttention and its repository",
-    "centres of queries come from a calibration text, once for a model",
-    "from the observing queries of the prompt: the paper says that centres depend little on the "
-    "text");
+const Register<Indicator, Trigonometric> registered;
 
 }  // namespace
 }  // namespace kvsim::stages::indicator::trigonometric

@@ -1,13 +1,5 @@
-#include "sim/stages/join/join.hpp"
-
-#include <algorithm>
-#include <cmath>
-#include <utility>
-#include <vector>
-
 #include "sim/stages/indicator/indicator.hpp"
-#include "sim/stages/parameter.hpp"
-#include "sim/stages/queries/queries.hpp"
+#include "sim/stages/stages.hpp"
 
 namespace kvsim::stages::join::join {
 namespace {
@@ -21,17 +13,14 @@ const Declare join("join", "kind", "none",
                    "how a probe's queries observe beside those of `queries`",
                    only_with(scores_rows_if, prompt_observes));
 
-class NoJoin : public Join {
- public:
+struct NoJoin : Join {
   NoJoin() : Join({"join", "none", "they do not", ""}) {}
   bool joins() const override { return false; }
   double join(const Settings&, double of_prompt, double) const override { return of_prompt; }
 };
-const Register<Join, NoJoin> none;
 
 /// Base of the kinds that need a probe.
-class Both : public Join {
- public:
+struct Both : Join {
   Both(const char* name, const char* meaning, std::vector<std::string> keys)
       : Join({"join", name, meaning, "kvsim", with_probe(std::move(keys)),
               "a probe of that name"}) {}
@@ -44,8 +33,7 @@ class Both : public Join {
   }
 };
 
-class PowerMeanOfBoth : public Both {
- public:
+struct PowerMeanOfBoth : Both {
   PowerMeanOfBoth()
       : Both("power-mean", "power mean of both aggregates, each below 0 as 0", {"power"}) {}
   double join(const Settings& settings, double a, double b) const override {
@@ -53,17 +41,14 @@ class PowerMeanOfBoth : public Both {
     return std::pow((std::pow(std::max(a, 0.0), p) + std::pow(std::max(b, 0.0), p)) / 2, 1 / p);
   }
 };
-const Register<Join, PowerMeanOfBoth> power_mean;
 
-class LargerOfBoth : public Both {
- public:
+struct LargerOfBoth : Both {
   LargerOfBoth() : Both("max", "the larger of both aggregates", {}) {}
   double join(const Settings&, double a, double b) const override { return std::max(a, b); }
 };
-const Register<Join, LargerOfBoth> larger;
+const Register<Join, NoJoin, PowerMeanOfBoth, LargerOfBoth> registered;
 
-class Joined : public Aggregation {
- public:
+struct Joined : Aggregation {
   Joined(const Settings& settings, std::unique_ptr<Aggregation> prompt,
          std::unique_ptr<Aggregation> probe, int64_t prompt_rows)
       : settings_(settings), join_(chosen<Join>(settings)), prompt_(std::move(prompt)),

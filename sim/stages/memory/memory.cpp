@@ -1,8 +1,4 @@
-#include "sim/stages/memory/memory.hpp"
-
-#include <algorithm>
-
-#include "sim/stages/parameter.hpp"
+#include "sim/stages/stages.hpp"
 
 namespace kvsim::stages::memory::memory {
 namespace {
@@ -11,17 +7,14 @@ const Declare memory("memory", "kind", "none", "what earlier compressions said o
 const Declare memory_decay("memory_decay", "number [0, 1]", "0.8",
                            "what a remembered score is multiplied with", tested("0 0.5"));
 
-class NoMemory : public Memory {
- public:
+struct NoMemory : Memory {
   NoMemory() : Memory({"memory", "none", "every compression scores anew", ""}) {}
   bool changes_nothing() const override { return true; }
   void level(std::span<double>) const override {}
   double join(const Settings&, double, double now) const override { return now; }
 };
-const Register<Memory, NoMemory> none;
 
-class DecayedMax : public Memory {
- public:
+struct DecayedMax : Memory {
   DecayedMax()
       : Memory({"memory", "decayed-max",
                 "scores over the head's largest; the larger of now and of before, decayed",
@@ -35,7 +28,7 @@ class DecayedMax : public Memory {
     return std::max(settings.real(memory_decay) * remembered, now);
   }
 };
-const Register<Memory, DecayedMax> decayed_max;
+const Register<Memory, NoMemory, DecayedMax> registered;
 
 }  // namespace
 }  // namespace kvsim::stages::memory::memory

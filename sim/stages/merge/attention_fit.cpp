@@ -1,11 +1,7 @@
 #include <Eigen/Cholesky>
 #include <Eigen/Core>
-#include <algorithm>
-#include <cmath>
 
-#include "sim/core/parallel.hpp"
 #include "sim/stages/merge/merge.hpp"
-#include "sim/stages/notes.hpp"
 
 namespace kvsim::stages::merge::attention_fit {
 namespace {
@@ -83,8 +79,7 @@ void fit(MergeOwner& owner, double ridge) {
   }
 }
 
-class AttentionFit : public Merge {
- public:
+struct AttentionFit : Merge {
   AttentionFit()
       : Merge({"merge", "attention-fit",
                "keys stay; biases and values are fitted to what the reference queries see of all",
@@ -99,13 +94,7 @@ class AttentionFit : public Merge {
                  [&](int64_t o) { fit(request.owners[static_cast<size_t>(o)], ridge); });
   }
 };
-const Register<Merge, AttentionFit> attention_fit;
-const DeclareNote attention_fit_note(
-    "merge=attention-fit", "Attention Matching repository",
-    "both fits are plain least squares in float32, with a ridge where they fail; biases are "
-    "clamped from below",
-    "least squares in float64 with the ridge `fit_ridge`; exp(bias) is 1e-12 at least; the "
-    "reference queries are those that observe");
+const Register<Merge, AttentionFit> registered;
 
 }  // namespace
 }  // namespace kvsim::stages::merge::attention_fit

@@ -1,9 +1,5 @@
-#include <algorithm>
-
-#include "sim/core/random.hpp"
-#include "sim/stages/merge/targets.hpp"
-#include "sim/stages/notes.hpp"
-#include "sim/stages/parameter.hpp"
+#include "sim/core/numbers.hpp"
+#include "sim/stages/merge/merge.hpp"
 
 namespace kvsim::stages::merge::cam {
 namespace {
@@ -13,8 +9,7 @@ const Declare cam_targets("cam_targets", "count >= 1 slots", "32",
 
 /// Spreads the value of an evicted slot over the next kept ones, in proportion to how its
 /// attention compares with theirs. Keys stay, so entries count as dropped.
-class CamBase : public Merge {
- public:
+struct CamBase : Merge {
   using Merge::Merge;
   bool uses_attention() const override { return true; }
   virtual double amount(double chance, double draw) const = 0;
@@ -54,28 +49,21 @@ class CamBase : public Merge {
 };
 
 /// CaM as published: a draw decides.
-class Cam : public CamBase {
- public:
+struct Cam : CamBase {
   Cam()
       : CamBase({"merge", "cam", "values are spread over later slots, by a draw", "CaM repository",
                  "cam_targets", "query n-1"}) {}
   double amount(double chance, double draw) const override { return draw < chance ? 1 : 0; }
 };
-const Register<Merge, Cam> cam;
-const DeclareNote cam_note("merge=cam", "CaM; CaM repository",
-                           "the paper's ratio is cumulative over the merge window, the code uses "
-                           "this step's attention over everything later",
-                           "as coded");
 
 /// The expectation of the draw.
-class CamExpected : public CamBase {
- public:
+struct CamExpected : CamBase {
   CamExpected()
       : CamBase({"merge", "cam-expected", "values are spread over later slots, by the probability",
                  "kvsim", "cam_targets", "query n-1"}) {}
   double amount(double chance, double) const override { return chance; }
 };
-const Register<Merge, CamExpected> cam_expected;
+const Register<Merge, Cam, CamExpected> registered;
 
 }  // namespace
 }  // namespace kvsim::stages::merge::cam

@@ -1,9 +1,4 @@
-#include <cmath>
-#include <map>
-#include <vector>
-
-#include "sim/stages/merge/targets.hpp"
-#include "sim/stages/notes.hpp"
+#include "sim/stages/merge/merge.hpp"
 
 namespace kvsim {
 
@@ -14,13 +9,12 @@ double d2o_threshold(const std::vector<std::vector<Target>>& targets, MergeMemor
 double d2o_threshold(const std::vector<std::vector<Target>>& targets, MergeMemory& memory) {
   double sum = 0;
   int64_t count = 0;
-  for (const auto& owner : targets) {
+  for (const auto& owner : targets)
     for (const Target& target : owner) {
       if (target.slot < 0) continue;
       sum += target.cosine;
       ++count;
     }
-  }
   if (count == 0) return memory.threshold;
   const double mean = sum / static_cast<double>(count);
   memory.threshold = memory.started ? 0.5 * memory.threshold + 0.5 * mean : mean;
@@ -50,8 +44,7 @@ void merge_into(MergeOwner& owner, int64_t into,
   }
 }
 
-class D2o : public Merge {
- public:
+struct D2o : Merge {
   D2o()
       : Merge({"merge", "d2o",
                "convex weights by cosine, above a threshold that follows the cosines", "D2O"}) {}
@@ -69,14 +62,10 @@ class D2o : public Merge {
     }
   }
 };
-const Register<Merge, D2o> d2o;
-const DeclareNote d2o_note("merge=d2o", "D2O repository", "weights of the code do not sum to 1",
-                           "the paper's convex weights; `merge=d2o-code` merges as coded");
 
 /// As published: the threshold decides by the mean over heads, for the first, second, ... evicted
 /// entry of all heads at once, and the weights do not sum to 1.
-class D2oCode : public Merge {
- public:
+struct D2oCode : Merge {
   D2oCode()
       : Merge({"merge", "d2o-code",
                "the same rank of all heads merges or none does; weights as coded",
@@ -127,7 +116,7 @@ class D2oCode : public Merge {
     }
   }
 };
-const Register<Merge, D2oCode> d2o_code;
+const Register<Merge, D2o, D2oCode> registered;
 
 }  // namespace
 }  // namespace kvsim::stages::merge::d2o

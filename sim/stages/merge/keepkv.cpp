@@ -1,9 +1,5 @@
-#include <cmath>
-#include <limits>
-
-#include "sim/core/log_sum.hpp"
-#include "sim/stages/merge/targets.hpp"
-#include "sim/stages/notes.hpp"
+#include "sim/core/numbers.hpp"
+#include "sim/stages/merge/merge.hpp"
 
 namespace kvsim::stages::merge::keepkv {
 namespace {
@@ -38,8 +34,7 @@ void merge_pair(MergeOwner& owner, int64_t from, int64_t into) {
   step.scale = scale;
 }
 
-class KeepKv : public Merge {
- public:
+struct KeepKv : Merge {
   KeepKv()
       : Merge({"merge", "keepkv", "mean by score and votes, key scaled to keep the mass",
                "KeepKV Eq. 7", "merge_threshold merge_order score_estimate",
@@ -57,17 +52,6 @@ class KeepKv : public Merge {
           merge_pair(request.owners[o], request.owners[o].evicted[x], targets[o][x].slot);
   }
 };
-const Register<Merge, KeepKv> keepkv;
-const DeclareNote keepkv_note_1("merge=keepkv", "KeepKV Eq. 7",
-                                "query heads that share a key have scores of their own",
-                                "the logit of the group's mean query is the score of the shared "
-                                "slot; `granularity=query` has no such choice to make");
-const DeclareNote keepkv_note_2("merge=keepkv", "KeepKV Eq. 7", "the denominator can be 0",
-                                "the scale is 1 there, counted in `zip_undefined`");
-const DeclareNote keepkv_note_3(
-    "merge=keepkv", "KeepKV Algorithm 1",
-    "several entries may choose the same slot; the order is not given",
-    "targets are chosen for all from the keys as they were, then merges run in ascending position");
 
 /// Merges the pairs of one owner. Every query head keeps the mass of the pair at its own estimate
 /// by a bias of its own; the shared key and value lie where the heads that attend to the pair most
@@ -121,8 +105,7 @@ class BiasMerge {
   std::vector<double> log_total_;  // ln Z^h before any merge
 };
 
-class KeepKvBias : public Merge {
- public:
+struct KeepKvBias : Merge {
   KeepKvBias()
       : Merge({"merge", "keepkv-bias", "mean by score, mass kept by a bias per query head", "kvsim",
                "merge_threshold merge_order score_estimate", "a layer without softcap"}) {}
@@ -145,7 +128,6 @@ class KeepKvBias : public Merge {
     }
   }
 };
-const Register<Merge, KeepKvBias> keepkv_bias;
 
 const double kLogGuard = -14 * std::log(2.0);  // what the code adds to scores, 2^-14, in logs
 
@@ -168,8 +150,7 @@ void merge_as_coded(MergeOwner& owner, int64_t from, int64_t into) {
   join(owner, from, into);
 }
 
-class KeepKvCode : public Merge {
- public:
+struct KeepKvCode : Merge {
   KeepKvCode()
       : Merge({"merge", "keepkv-code", "mean by score and votes, key not scaled",
                "KeepKV repository", "merge_threshold merge_order score_estimate",
@@ -186,12 +167,7 @@ class KeepKvCode : public Merge {
           merge_as_coded(request.owners[o], request.owners[o].evicted[x], targets[o][x].slot);
   }
 };
-const Register<Merge, KeepKvCode> keepkv_code;
-const DeclareNote keepkv_code_note(
-    "merge=keepkv-code", "KeepKV repository",
-    "no moving average, no scale of keys; half precision changes the votes of one slot in seventy; "
-    "estimates keep all rows after a merge",
-    "as coded, in float32; estimates start again after a merge");
+const Register<Merge, KeepKv, KeepKvBias, KeepKvCode> registered;
 
 }  // namespace
 }  // namespace kvsim::stages::merge::keepkv

@@ -1,9 +1,4 @@
-#include <algorithm>
-#include <cmath>
-#include <numeric>
-
-#include "sim/stages/merge/targets.hpp"
-#include "sim/stages/notes.hpp"
+#include "sim/stages/merge/merge.hpp"
 
 namespace kvsim::stages::merge::kvmerger {
 namespace {
@@ -130,8 +125,7 @@ class Clustering {
 };
 
 /// KVMerger. Its kernel width is circular in the paper; the first step is taken.
-class KvMerger : public Merge {
- public:
+struct KvMerger : Merge {
   KvMerger()
       : Merge({"merge", "kvmerger",
                "neighbours of similar keys become one slot, weighted by a Gaussian around the best",
@@ -175,10 +169,7 @@ class KvMerger : public Merge {
     }
   }
 };
-const Register<Merge, KvMerger> kvmerger;
-const DeclareNote kvmerger_note("merge=kvmerger", "KVMerger",
-                                "the width of the kernel is defined by weights that it defines",
-                                "its first step, with equal weights");
+const Register<Merge, KvMerger> registered;
 
 }  // namespace
 }  // namespace kvsim::stages::merge::kvmerger

@@ -1,12 +1,6 @@
-#include "sim/stages/merge/targets.hpp"
-
 #include <Eigen/Core>
-#include <algorithm>
-#include <cmath>
 
-#include "sim/core/parallel.hpp"
-#include "sim/stages/notes.hpp"
-#include "sim/stages/parameter.hpp"
+#include "sim/stages/merge/merge.hpp"
 
 namespace kvsim {
 namespace {
@@ -123,11 +117,9 @@ struct Drop : Merge {
   bool merges() const override { return false; }
   void apply(MergeRequest&) const override {}
 };
-const Register<Merge, Drop> drop;
 
 /// KeepKV Eq. 5 with equal weights: the slot is the plain mean of all its entries so far.
-class Convex : public Merge {
- public:
+struct Convex : Merge {
   Convex()
       : Merge({"merge", "convex", "the plain mean of the slot's entries", "KeepKV Eq. 5",
                "merge_threshold merge_order"}) {}
@@ -152,10 +144,7 @@ class Convex : public Merge {
     }
   }
 };
-const Register<Merge, Convex> convex;
-const DeclareNote convex_note("merge=convex", "KeepKV Eq. 5",
-                              "\"existing methods\" have no single rule for weights",
-                              "plain mean of the members");
+const Register<Merge, Drop, Convex> registered;
 
 }  // namespace
 }  // namespace kvsim::stages::merge::targets

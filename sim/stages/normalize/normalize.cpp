@@ -1,7 +1,4 @@
-#include "sim/stages/normalize/normalize.hpp"
-
-#include "sim/stages/notes.hpp"
-#include "sim/stages/parameter.hpp"
+#include "sim/stages/stages.hpp"
 
 namespace kvsim::stages::normalize::normalize {
 namespace {
@@ -21,26 +18,21 @@ double sum_of(std::span<const double> weights, Range candidates) {
   return sum;
 }
 
-class NoDivision : public Normalize {
- public:
+struct NoDivision : Normalize {
   NoDivision() : Normalize({"normalize", "none", "no division", ""}) {}
   bool changes_nothing() const override { return true; }
   void apply(const Table<double>&, Range, Table<double>&) const override {}
 };
-const Register<Normalize, NoDivision> none;
 
-class HeadSum : public Normalize {
- public:
+struct HeadSum : Normalize {
   HeadSum() : Normalize({"normalize", "head-sum", "sum of w over the head's candidates", ""}) {}
   void apply(const Table<double>& w, Range candidates, Table<double>& scores) const override {
     for (int64_t owner = 0; owner < scores.rows(); ++owner)
       divide(scores.row(owner), candidates, sum_of(w.row(owner), candidates));
   }
 };
-const Register<Normalize, HeadSum> head_sum;
 
-class LayerSum : public Normalize {
- public:
+struct LayerSum : Normalize {
   LayerSum()
       : Normalize({"normalize", "layer-sum", "sum of w over all heads and candidates",
                    "DefensiveKV Algorithm 2, line 11"}) {}
@@ -51,14 +43,8 @@ class LayerSum : public Normalize {
       divide(scores.row(owner), candidates, total);
   }
 };
-const Register<Normalize, LayerSum> layer_sum;
-const DeclareNote layer_sum_note("normalize=layer-sum", "DefensiveKV Algorithm 2, line 11",
-                                 "the sum over i: of a head, or of a layer",
-                                 "of a layer: the text says \"layer-wise\", and it leaves the "
-                                 "ranking inside a layer as Algorithm 1 has it");
 
-class TokenHeads : public Normalize {
- public:
+struct TokenHeads : Normalize {
   TokenHeads()
       : Normalize({"normalize", "token-heads", "sum of the token's w over the heads",
                    "DefensiveKV code"}) {}
@@ -72,15 +58,9 @@ class TokenHeads : public Normalize {
     }
   }
 };
-const Register<Normalize, TokenHeads> token_heads;
-const DeclareNote token_heads_note(
-    "normalize=token-heads", "DefensiveKV repository",
-    "norms are divided by the sum over heads of the same token, which is not in the paper",
-    "as coded");
 
 /// KVCompose: what an entry is worth to the other heads counts, too.
-class AddHeadMean : public Normalize {
- public:
+struct AddHeadMean : Normalize {
   AddHeadMean()
       : Normalize({"normalize", "add-head-mean",
                    "no division; the mean of the entry's scores over the layer's heads is added",
@@ -97,7 +77,7 @@ class AddHeadMean : public Normalize {
     }
   }
 };
-const Register<Normalize, AddHeadMean> add_head_mean;
+const Register<Normalize, NoDivision, HeadSum, LayerSum, TokenHeads, AddHeadMean> registered;
 
 }  // namespace
 }  // namespace kvsim::stages::normalize::normalize

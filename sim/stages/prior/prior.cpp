@@ -1,9 +1,4 @@
-#include "sim/stages/prior/prior.hpp"
-
-#include <algorithm>
-
-#include "sim/stages/notes.hpp"
-#include "sim/stages/parameter.hpp"
+#include "sim/stages/stages.hpp"
 
 namespace kvsim::stages::prior::prior {
 namespace {
@@ -12,16 +7,13 @@ const Declare prior("prior", "kind", "none", "a floor under the scores");
 const Declare prior_value("prior_value", "number >= 0 score", "0.0001", "the constant floor",
                           tested("0 0.01 0.1"));
 
-class NoPrior : public Prior {
- public:
+struct NoPrior : Prior {
   NoPrior() : Prior({"prior", "none", "no floor", ""}) {}
   bool changes_nothing() const override { return true; }
   void apply(const Settings&, std::span<double>) const override {}
 };
-const Register<Prior, NoPrior> none;
 
-class HeadMean : public Prior {
- public:
+struct HeadMean : Prior {
   HeadMean()
       : Prior({"prior", "head-mean", "max(score, mean score of the head's candidates)",
                "DefensiveKV Algorithm 1"}) {}
@@ -33,14 +25,8 @@ class HeadMean : public Prior {
     for (double& s : scores) s = std::max(s, mean);
   }
 };
-const Register<Prior, HeadMean> head_mean;
-const DeclareNote head_mean_note(
-    "prior=head-mean", "DefensiveKV Algorithm 1",
-    "the mean is over n entries, of which those of the window are not scored",
-    "over those that are scored: the window is kept anyhow");
 
-class Constant : public Prior {
- public:
+struct Constant : Prior {
   Constant()
       : Prior({"prior", "constant", "max(score, `prior_value`)", "DefensiveKV, ablation",
                "prior_value"}) {}
@@ -49,13 +35,11 @@ class Constant : public Prior {
     for (double& s : scores) s = std::max(s, floor);
   }
 };
-const Register<Prior, Constant> constant;
 
 const Declare prior_share("prior_share", "number >= 0", "0.5",
                           "the floor as a share of the head's mean score", tested("0 0.3 2"));
 
-class MeanShare : public Prior {
- public:
+struct MeanShare : Prior {
   MeanShare()
       : Prior({"prior", "mean-share",
                "max(score, `prior_share` times the mean score of the head's candidates)",
@@ -68,7 +52,7 @@ class MeanShare : public Prior {
     for (double& s : scores) s = std::max(s, floor);
   }
 };
-const Register<Prior, MeanShare> mean_share;
+const Register<Prior, NoPrior, HeadMean, Constant, MeanShare> registered;
 
 }  // namespace
 }  // namespace kvsim::stages::prior::prior

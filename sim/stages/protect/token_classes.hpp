@@ -1,14 +1,6 @@
 #pragma once
-#include <array>
-#include <cstdint>
-#include <span>
-#include <string>
-#include <string_view>
-#include <vector>
-
-#include "sim/core/array.hpp"
+#include "sim/stages/kind.hpp"
 #include "sim/stages/scored_layer.hpp"
-#include "sim/stages/settings.hpp"
 
 namespace kvsim {
 

@@ -1,165 +1,202 @@
-#include <algorithm>
-#include <cmath>
-#include <numeric>
-
-#include "sim/stages/notes.hpp"
-#include "sim/stages/parameter.hpp"
-#include "sim/stages/quantize/quantize.hpp"
+#include "sim/stages/quantize/number_format.hpp"
+#include "sim/stages/quantize/orthogonal.hpp"
+#include "sim/stages/stages.hpp"
 
 namespace kvsim {
 namespace keys {
 
-const Declare quant_bits("quant_bits", "count [1, 8] bits", "4", "bits of a quantised number");
 const Declare quant_residual("quant_residual", "count >= 0 entries", "128",
                              "newest kept entries that stay as they are; 0: none");
 
 }  // namespace keys
-
 }  // namespace kvsim
 
 namespace kvsim::stages::quantize::quantizers {
 namespace {
 
 const Declare quantize("quantize", "kind", "none", "how kept entries are rounded");
+const Declare quant_bits("quant_bits", "count [1, 8] bits", "4", "bits of a quantised number");
 const Declare quant_group("quant_group", "count >= 1 numbers", "32",
                           "numbers that share a step and a lowest value");
 
-/// Rounds `count` numbers at values[0], values[stride], ... as one group.
-void round_group(float* values, int64_t count, int64_t stride, int64_t bits) {
-  float lo = values[0];
-  float hi = values[0];
-  for (int64_t x = 1; x < count; ++x) {
-    lo = std::min(lo, values[x * stride]);
-    hi = std::max(hi, values[x * stride]);
-  }
-  const auto top = static_cast<float>((1 << bits) - 1);
-  const float step = (hi - lo) / top;
-  for (int64_t x = 0; x < count; ++x) {
-    float& value = values[x * stride];
-    if (hi == lo || step == 0) {
-      value = lo;
-      continue;
-    }
-    const float code = std::clamp(std::nearbyint((value - lo) / step), 0.0f, top);
-    value = lo + code * step;
-  }
+std::string format_fault(std::string_view name) {
+  if (name == "none" || find_format(name) != nullptr) return "";
+  std::string names = "none";
+  for (const NumberFormat* const one : number_formats()) names += " | " + one->name;
+  return names;
 }
 
-/// Groups of consecutive entries, one channel at a time, over the first `entries` rows.
-void round_per_channel(Table<float>& x, int64_t entries, int64_t group, int64_t bits) {
-  for (int64_t first = 0; first < entries; first += group) {
-    for (int64_t c = 0; c < x.columns(); ++c) {
-      round_group(&x(first, c), std::min(group, entries - first), x.columns(), bits);
-    }
-  }
-}
-
-/// Groups of consecutive channels, one entry at a time, over the first `entries` rows.
-void round_per_entry(Table<float>& x, int64_t entries, int64_t group, int64_t bits) {
-  for (int64_t r = 0; r < entries; ++r) {
-    for (int64_t c = 0; c < x.columns(); c += group) {
-      round_group(&x(r, c), std::min(group, x.columns() - c), 1, bits);
-    }
-  }
-}
-
-int64_t groups_of(int64_t length, int64_t group) { return (length + group - 1) / group; }
-
-/// Entries of `slots` that are quantised when groups run over entries: whole residual blocks.
-int64_t whole_blocks(const Settings& settings, int64_t slots) {
-  const int64_t residual = settings.count(keys::quant_residual);
-  return residual == 0 ? slots : slots / residual * residual;
-}
-
-/// Entries that are quantised when groups run over channels: all but the newest.
-int64_t all_but_newest(const Settings& settings, int64_t slots) {
-  return std::max<int64_t>(0, slots - settings.count(keys::quant_residual));
-}
-
+/// An axis along which numbers share scales: a channel's over entries, or an entry's over channels.
 enum class Axis { channel, entry };
 
+const Declare quant_keys("quant_keys", "text format", "int4", "form in which keys are stored",
+                         checked_by(format_fault), tested("q8_0 nvfp4 none"));
+const Declare quant_values("quant_values", "text format", "int4", "form in which values are stored",
+                           checked_by(format_fault), tested("q5_1 sphere2 none"));
+const Declare quant_keys_axis("quant_keys_axis", "channel | entry", "entry",
+                              "whose numbers are a line of the format, of keys");
+const Declare quant_values_axis("quant_values_axis", "channel | entry", "entry",
+                                "whose numbers are a line of the format, of values");
+const Declare quant_rotate("quant_rotate", "none | hadamard | random", "none",
+                           "rotation of every key and value before rounding, undone behind it");
+const Declare quant_rope("quant_rope", "after | before", "after",
+                         "keys are rounded after or before their rotation by position");
+
 int64_t quantised_entries(const Settings& settings, Axis axis, int64_t slots) {
-  return axis == Axis::channel ? whole_blocks(settings, slots) : all_but_newest(settings, slots);
+  const int64_t residual = settings.count(keys::quant_residual);
+  if (axis == Axis::entry) return std::max<int64_t>(0, slots - residual);
+  return residual == 0 ? slots : slots / residual * residual;  // groups run over whole blocks
 }
 
-void round_tensor(const Settings& settings, Axis axis, Table<float>& x) {
-  const int64_t entries = quantised_entries(settings, axis, x.rows());
-  const auto round = axis == Axis::channel ? round_per_channel : round_per_entry;
-  round(x, entries, settings.count(quant_group), settings.count(keys::quant_bits));
+/// A form for keys or values; without a format they stay as they are.
+struct Side {
+  const NumberFormat* format = nullptr;
+  Axis axis = Axis::entry;
+};
+
+/// Rounds the first `entries` rows in place.
+void round_tensor(const Side& side, int64_t group, int64_t entries, Table<float>& x) {
+  NumberFormat::Context context{.group = group};
+  for (int64_t r = 0; r < entries; ++r)
+    for (const float number : x.row(r))
+      context.largest = std::max(context.largest, std::fabs(number));
+  if (side.axis == Axis::entry) {
+    for (int64_t r = 0; r < entries; ++r) side.format->round(x.row(r), context);
+    return;
+  }
+  std::vector<float> line(static_cast<size_t>(entries));
+  for (int64_t c = 0; c < x.columns(); ++c) {
+    for (size_t r = 0; r < line.size(); ++r) line[r] = x(static_cast<int64_t>(r), c);
+    side.format->round(line, context);
+    for (size_t r = 0; r < line.size(); ++r) x(static_cast<int64_t>(r), c) = line[r];
+  }
 }
 
-void count_tensor(const Settings& settings, Axis axis, int64_t slots, int64_t width,
-                  QuantizedCount& count) {
-  const int64_t entries = quantised_entries(settings, axis, slots);
-  const int64_t group = settings.count(quant_group);
-  count.numbers += entries * width;
-  count.groups += axis == Axis::channel ? groups_of(entries, group) * width
-                                        : groups_of(width, group) * entries;
-}
-
-const std::vector<std::string> kKeys = {"quant_bits", "quant_group", "quant_residual"};
-
-class NoQuantize : public Quantize {
- public:
+struct NoQuantize : Quantize {
   NoQuantize() : Quantize({"quantize", "none", "kept entries stay as they are", ""}) {}
   bool changes_entries() const override { return false; }
-  void apply(const Settings&, Table<float>&, Table<float>&) const override {}
+  void apply(const Settings&, const SlotNumbers&) const override {}
   QuantizedCount count(const Settings&, int64_t, int64_t, int64_t) const override { return {}; }
 };
-const Register<Quantize, NoQuantize> none;
 
-/// Uniform rounding with one axis for keys and one for values.
-class AxisQuantize : public Quantize {
- public:
-  AxisQuantize(KindInfo info, Axis keys, Axis values)
-      : Quantize(std::move(info)), keys_(keys), values_(values) {}
-  void apply(const Settings& settings, Table<float>& k, Table<float>& v) const override {
-    round_tensor(settings, keys_, k);
-    round_tensor(settings, values_, v);
+/// A form for keys and one for values, each along an axis.
+struct TwoForms : Quantize {
+  using Quantize::Quantize;
+  virtual Side keys_side(const Settings& settings) const = 0;
+  virtual Side values_side(const Settings& settings) const = 0;
+
+  void apply(const Settings& settings, const SlotNumbers& slots) const override {
+    round(settings, keys_side(settings), slots.k);
+    round(settings, values_side(settings), slots.v);
   }
   QuantizedCount count(const Settings& settings, int64_t slots, int64_t head_dim,
                        int64_t value_dim) const override {
     QuantizedCount count;
-    count_tensor(settings, keys_, slots, head_dim, count);
-    count_tensor(settings, values_, slots, value_dim, count);
+    add(settings, keys_side(settings), slots, head_dim, count);
+    add(settings, values_side(settings), slots, value_dim, count);
     return count;
   }
   std::string fault(const Settings& settings) const override {
-    const bool over_entries = keys_ == Axis::channel || values_ == Axis::channel;
-    if (!over_entries || settings.count(keys::quant_residual) % settings.count(quant_group) == 0) {
+    const Side keys = keys_side(settings), values = values_side(settings);
+    const bool over_entries = (keys.format != nullptr && keys.axis == Axis::channel) ||
+                              (values.format != nullptr && values.axis == Axis::channel);
+    if (!over_entries || settings.count(keys::quant_residual) % settings.count(quant_group) == 0)
       return {};
-    }
     return "quant_residual as a multiple of quant_group, since groups run over entries";
   }
 
+ protected:
+  static void round(const Settings& settings, const Side& side, Table<float>& x) {
+    if (side.format == nullptr) return;
+    round_tensor(side, settings.count(quant_group),
+                 quantised_entries(settings, side.axis, x.rows()), x);
+  }
+
  private:
-  Axis keys_;
-  Axis values_;
+  static void add(const Settings& settings, const Side& side, int64_t slots, int64_t width,
+                  QuantizedCount& count) {
+    if (side.format == nullptr) return;
+    const int64_t entries = quantised_entries(settings, side.axis, slots);
+    if (entries == 0) return;
+    const int64_t group = settings.count(quant_group);
+    const bool over_entries = side.axis == Axis::channel;
+    count.numbers += entries * width;
+    count.bits += side.format->shared_bits + (over_entries
+                                                  ? width * side.format->bits(entries, group)
+                                                  : entries * side.format->bits(width, group));
+  }
 };
 
-class Kivi : public AxisQuantize {
- public:
+/// Even steps of `quant_bits`, along fixed axes.
+struct EvenSteps : TwoForms {
+  EvenSteps(const char* name, const char* meaning, const char* source, Axis keys, Axis values)
+      : TwoForms({"quantize", name, meaning, source, "quant_bits quant_group quant_residual"}),
+        keys_(keys), values_(values) {}
+  Side keys_side(const Settings& settings) const override { return {steps(settings), keys_}; }
+  Side values_side(const Settings& settings) const override { return {steps(settings), values_}; }
+
+ private:
+  static const NumberFormat* steps(const Settings& settings) {
+    return find_format("int" + settings.text(quant_bits));
+  }
+  Axis keys_, values_;
+};
+
+struct Kivi : EvenSteps {
   Kivi()
-      : AxisQuantize({"quantize", "kivi", "keys per channel, values per entry", "KIVI", kKeys},
-                     Axis::channel, Axis::entry) {}
+      : EvenSteps("kivi", "keys per channel, values per entry", "KIVI", Axis::channel,
+                  Axis::entry) {}
 };
-const Register<Quantize, Kivi> kivi;
 
-class PerToken : public AxisQuantize {
- public:
-  PerToken()
-      : AxisQuantize({"quantize", "per-token", "keys and values per entry", "", kKeys}, Axis::entry,
-                     Axis::entry) {}
+struct PerToken : EvenSteps {
+  PerToken() : EvenSteps("per-token", "keys and values per entry", "", Axis::entry, Axis::entry) {}
 };
-const Register<Quantize, PerToken> per_token;
 
-class PerChannel : public AxisQuantize {
- public:
+struct PerChannel : EvenSteps {
   PerChannel()
-      : AxisQuantize({"quantize", "per-channel", "keys and values per channel", "", kKeys},
-                     Axis::channel, Axis::channel) {}
+      : EvenSteps("per-channel", "keys and values per channel", "", Axis::channel, Axis::channel) {}
 };
-const Register<Quantize, PerChannel> per_channel;
+
+/// Forms that the record names, with a rotation first where it asks for one.
+struct Formats : TwoForms {
+  Formats()
+      : TwoForms({"quantize", "formats", "keys in the form quant_keys, values in quant_values",
+                  "engines",
+                  "quant_keys quant_values quant_keys_axis quant_values_axis quant_rotate "
+                  "quant_rope quant_group quant_residual"}) {}
+  bool turns_keys(const Settings& settings) const override {
+    return settings.is(quant_rope, "before");
+  }
+  Side keys_side(const Settings& settings) const override {
+    return {find_format(settings.text(quant_keys)), settings.word<Axis>(quant_keys_axis)};
+  }
+  Side values_side(const Settings& settings) const override {
+    return {find_format(settings.text(quant_values)), settings.word<Axis>(quant_values_axis)};
+  }
+  void apply(const Settings& settings, const SlotNumbers& slots) const override {
+    if (turns_keys(settings)) turn(slots, -1);
+    each_rotated(settings, keys_side(settings), slots.k);
+    each_rotated(settings, values_side(settings), slots.v);
+    if (turns_keys(settings)) turn(slots, 1);
+  }
+
+ private:
+  /// Turns keys back from their positions, or to them.
+  static void turn(const SlotNumbers& slots, int64_t sign) {
+    RotationMemory memory;
+    for (int64_t r = 0; r < slots.k.rows(); ++r)
+      memory.rotate(*slots.rope, sign * slots.positions[static_cast<size_t>(r)], slots.k.row(r));
+  }
+  static void each_rotated(const Settings& settings, const Side& side, Table<float>& x) {
+    if (side.format == nullptr) return;
+    const int64_t entries = quantised_entries(settings, side.axis, x.rows());
+    const Orthogonal turn(settings.word<Orthogonal::Kind>(quant_rotate), x.columns());
+    for (int64_t r = 0; r < entries; ++r) turn.apply(x.row(r));
+    round(settings, side, x);
+    for (int64_t r = 0; r < entries; ++r) turn.undo(x.row(r));
+  }
+};
+const Register<Quantize, NoQuantize, Kivi, PerToken, PerChannel, Formats> registered;
 
 }  // namespace
 }  // namespace kvsim::stages::quantize::quantizers
@@ -269,7 +306,7 @@ void round_lines(const Settings& settings, const std::vector<Line>& lines) {
   if (numbers.empty()) return;  // every line is constant but for its outliers
   std::vector<double> sorted = numbers;
   std::ranges::sort(sorted);
-  const auto levels = levels_of(sorted, size_t{1} << settings.count(keys::quant_bits));
+  const auto levels = levels_of(sorted, size_t{1} << settings.count(quantizers::quant_bits));
   size_t at = 0;
   for (const Rounded& one : all)
     for (const int64_t i : one.inner)
@@ -283,13 +320,13 @@ int64_t rounded_entries(const Settings& settings, int64_t slots) {
 }
 
 /// KVQuant's data type on the keys and values of one head.
-class KvQuant : public Quantize {
- public:
+struct KvQuant : Quantize {
   KvQuant()
       : Quantize({"quantize", "kvquant",
                   "keys per channel, values per entry, to fitted levels, outliers apart", "KVQuant",
                   "quant_bits quant_residual quant_outliers"}) {}
-  void apply(const Settings& settings, Table<float>& k, Table<float>& v) const override {
+  void apply(const Settings& settings, const SlotNumbers& slots) const override {
+    Table<float>&k = slots.k, &v = slots.v;
     const int64_t entries = rounded_entries(settings, k.rows());
     if (entries == 0) return;
     std::vector<Line> channels, rows;
@@ -303,26 +340,17 @@ class KvQuant : public Quantize {
     QuantizedCount count;
     const int64_t entries = rounded_entries(settings, slots);
     if (entries == 0) return count;
-    count.outliers = head_dim * outliers_of(settings, entries) +
-                     entries * outliers_of(settings, value_dim);
+    // An outlier takes 16 bits and as many for its place; so do middle and half of a line, and a
+    // level.
+    const int64_t outliers = head_dim * outliers_of(settings, entries) +
+                             entries * outliers_of(settings, value_dim);
+    const int64_t bits = settings.count(quantizers::quant_bits);
     count.numbers = entries * (head_dim + value_dim);
-    count.groups = head_dim + entries;
-    count.levels = 2 * (int64_t{1} << settings.count(keys::quant_bits));
+    count.bits = (count.numbers - outliers) * bits + 32 * outliers + 32 * (head_dim + entries) +
+                 2 * 16 * (int64_t{1} << bits);
     return count;
   }
 };
-const Register<Quantize, KvQuant> kvquant;
-const DeclareNote kvquant_note_1(
-    "quantize=kvquant", "KVQuant; ReST-KV Figure 11",
-    "keys are rounded before their rotation, levels are fitted offline and weighted by the "
-    "sensitivity of the loss",
-    "keys as the trace holds them, after rotation; levels are fitted to the head's own numbers, "
-    "unweighted: a trace holds neither gradients nor a calibration set");
-const DeclareNote kvquant_note_2(
-    "quantize=kvquant", "KVQuant",
-    "1 % of the numbers of a vector are outliers, by percentiles from calibration",
-    "the share of `quant_outliers` furthest from the vector's mean, a vector being a channel's or "
-    "an entry's numbers in one head");
-
+const Register<Quantize, KvQuant> registered;
 }  // namespace
 }  // namespace kvsim::stages::quantize::nonuniform

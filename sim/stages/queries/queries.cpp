@@ -1,10 +1,4 @@
-#include "sim/stages/queries/queries.hpp"
-
-#include <algorithm>
-#include <numeric>
-
-#include "sim/stages/notes.hpp"
-#include "sim/stages/parameter.hpp"
+#include "sim/stages/stages.hpp"
 
 namespace kvsim::stages::queries::queries {
 namespace {
@@ -32,8 +26,7 @@ void observe_part(Range all, Segment& segment) {
   segment.rows_after = all.end - own.end;
 }
 
-class NoQueries : public Queries {
- public:
+struct NoQueries : Queries {
   NoQueries()
       : Queries({"queries", "none", "no query observes", "", "", "", "", "indicator=position"}) {}
   bool observes() const override { return false; }
@@ -42,10 +35,8 @@ class NoQueries : public Queries {
     segment.candidates = segment.range;
   }
 };
-const Register<Queries, NoQueries> none;
 
-class WindowQueries : public Queries {
- public:
+struct WindowQueries : Queries {
   WindowQueries()
       : Queries({"queries", "window", "the newest m, whose own entries are protected",
                  "SnapKV; DefensiveKV 2", "window", "queries n-m..n-1"}) {}
@@ -61,19 +52,8 @@ class WindowQueries : public Queries {
     segment.positions = positions_of({segment.range.end - m, segment.range.end});
   }
 };
-const Register<Queries, WindowQueries> by_window;
-const DeclareNote by_window_note_1("window", "ReST-KV; DefensiveKV; Pitfalls",
-                                   "the size of the window differs from paper to paper",
-                                   "32, as in ReST-KV and DefensiveKV; the Pitfalls follow "
-                                   "kvpress, whose presses have 64 (`window=64`)");
-const DeclareNote by_window_note_2("queries=window", "ReST-KV Eq. 8", "t-S_w:t are S_w + 1 queries",
-                                   "S_w queries");
-const DeclareNote by_window_note_3("queries=window", "kvpress",
-                                   "with a budget below the window, topk chooses inside the window",
-                                   "the newest B");
 
-class LastQueries : public Queries {
- public:
+struct LastQueries : Queries {
   LastQueries()
       : Queries({"queries", "last", "the newest `last_queries`", "Scissorhands", "last_queries",
                  "the last `last_queries` prompt queries"}) {}
@@ -83,20 +63,16 @@ class LastQueries : public Queries {
     observe_part({n - std::min(settings.count(last_queries), n), n}, segment);
   }
 };
-const Register<Queries, LastQueries> last;
 
-class AllQueries : public Queries {
- public:
+struct AllQueries : Queries {
   AllQueries() : Queries({"queries", "all", "every prompt query", "H2O", "", "queries 0..n-1"}) {}
   bool observes_all() const override { return true; }
   void observe(const Settings&, int64_t, const TraceInfo& info, Segment& segment) const override {
     observe_part({0, info.prompt_len}, segment);
   }
 };
-const Register<Queries, AllQueries> all;
 
-class FutureQueries : public Queries {
- public:
+struct FutureQueries : Queries {
   FutureQueries()
       : Queries({"queries", "future", "the later steps themselves (oracles only)", "kvsim", "",
                  "queries at positions >= n"}) {}
@@ -108,7 +84,6 @@ class FutureQueries : public Queries {
                              info.query_position.end());
   }
 };
-const Register<Queries, FutureQueries> future;
 
 const Declare probe_key("probe", "text", "repeat", "name of the probe whose queries observe",
                         tested("repeat"));
@@ -117,8 +92,7 @@ const Declare probe_first("probe_first", "count >= 0 tokens", "0",
 const Declare probe_queries("probe_queries", "count >= 0 queries", "0",
                             "how many of its queries, evenly spaced; 0: all", tested("1 3"));
 
-class ProbeQueries : public Queries {
- public:
+struct ProbeQueries : Queries {
   ProbeQueries()
       : Queries({"queries", "probe",
                  "those of the probe `probe`, which stand behind the prompt, without its answer",
@@ -133,7 +107,9 @@ class ProbeQueries : public Queries {
     observe_with_probe(settings, info, segment);
   }
 };
-const Register<Queries, ProbeQueries> probe;
+const Register<Queries, NoQueries, WindowQueries, LastQueries, AllQueries, FutureQueries,
+               ProbeQueries>
+    registered;
 
 }  // namespace
 }  // namespace kvsim::stages::queries::queries
@@ -166,8 +142,7 @@ namespace {
 const Declare spread_queries("spread_queries", "count >= 1 queries", "256",
                              "how many queries observe, evenly over the prompt", tested("1 7 100"));
 
-class SpreadQueries : public Queries {
- public:
+struct SpreadQueries : Queries {
   SpreadQueries()
       : Queries({"queries", "spread",
                  "`spread_queries` of the prompt, evenly spaced; the last is the newest", "kvsim",
@@ -189,7 +164,7 @@ class SpreadQueries : public Queries {
     }
   }
 };
-const Register<Queries, SpreadQueries> spread;
+const Register<Queries, SpreadQueries> registered;
 
 }  // namespace
 }  // namespace kvsim::stages::queries::spread

@@ -1,11 +1,6 @@
-#include "sim/stages/redundancy/redundancy.hpp"
-
 #include <Eigen/Core>
-#include <algorithm>
-#include <cmath>
 
-#include "sim/stages/notes.hpp"
-#include "sim/stages/parameter.hpp"
+#include "sim/stages/stages.hpp"
 
 namespace kvsim::stages::redundancy::redundancy {
 namespace {
@@ -18,8 +13,7 @@ const Declare redundancy_threshold("redundancy_threshold", "number [0, 1]", "0.5
                                    "cosine above which a key says what another says",
                                    tested("0 0.2"));
 
-class NoRedundancy : public Redundancy {
- public:
+struct NoRedundancy : Redundancy {
   NoRedundancy() : Redundancy({"redundancy", "none", "entries are scored alone", ""}) {}
   bool changes_nothing() const override { return true; }
   std::vector<double> of_keys(const Settings&, std::span<const float>, int64_t) const override {
@@ -27,7 +21,6 @@ class NoRedundancy : public Redundancy {
   }
   double mix(const Settings&, double score, double) const override { return score; }
 };
-const Register<Redundancy, NoRedundancy> none;
 
 /// Softmax of the values, in place.
 void softmax(std::vector<double>& x) {
@@ -38,8 +31,7 @@ void softmax(std::vector<double>& x) {
   for (double& value : x) value /= sum;
 }
 
-class KeyCosine : public Redundancy {
- public:
+struct KeyCosine : Redundancy {
   explicit KeyCosine(KindInfo info) : Redundancy(std::move(info)) {}
   KeyCosine()
       : Redundancy({"redundancy", "key-cosine",
@@ -85,13 +77,8 @@ class KeyCosine : public Redundancy {
  private:
   static constexpr double kTiny = 1e-8;  // a zero key has cosine 0
 };
-const Register<Redundancy, KeyCosine> key_cosine;
-const DeclareNote key_cosine_note(
-    "redundancy=key-cosine", "R-KV repository",
-    "where no key is like a key, the cosine with the first entry is left out instead", "as coded");
 
-class KeyCosineScaled : public KeyCosine {
- public:
+struct KeyCosineScaled : KeyCosine {
   KeyCosineScaled()
       : KeyCosine({"redundancy", "key-cosine-scaled",
                    "the same over the head's largest; a key that is like no other leaves out none",
@@ -104,7 +91,7 @@ class KeyCosineScaled : public KeyCosine {
  protected:
   bool drops_always() const override { return false; }
 };
-const Register<Redundancy, KeyCosineScaled> key_cosine_scaled;
+const Register<Redundancy, NoRedundancy, KeyCosine, KeyCosineScaled> registered;
 
 }  // namespace
 }  // namespace kvsim::stages::redundancy::redundancy

@@ -1,6 +1,4 @@
-#include "sim/stages/schedule/schedule.hpp"
-
-#include "sim/stages/parameter.hpp"
+#include "sim/stages/stages.hpp"
 
 namespace kvsim {
 namespace keys {
@@ -28,7 +26,6 @@ struct Prefill : Schedule {
   Prefill() : Schedule({"schedule", "prefill", "once, when the prompt is complete", ""}) {}
   bool once() const override { return true; }
 };
-const Register<Schedule, Prefill> prefill;
 
 struct PerStep : Schedule {
   PerStep()
@@ -38,7 +35,6 @@ struct PerStep : Schedule {
   bool looks_ahead() const override { return true; }
   bool at_each_step() const override { return true; }
 };
-const Register<Schedule, PerStep> per_step;
 
 struct Reads : Schedule {
   Reads()
@@ -49,7 +45,6 @@ struct Reads : Schedule {
   bool evicts() const override { return false; }
   bool at_each_step() const override { return true; }
 };
-const Register<Schedule, Reads> reads;
 
 struct Decode : Schedule {
   Decode()
@@ -57,7 +52,6 @@ struct Decode : Schedule {
                   "evict_batch keep_prompt buffer", "all queries n..N-1"}) {}
   bool decodes() const override { return true; }
 };
-const Register<Schedule, Decode> decode;
 
 struct Periodic : Schedule {
   Periodic()
@@ -65,7 +59,7 @@ struct Periodic : Schedule {
                   "KeepKV", "period", "the observing queries before each compression"}) {}
   bool repeats() const override { return true; }
 };
-const Register<Schedule, Periodic> periodic;
+const Register<Schedule, Prefill, PerStep, Reads, Decode, Periodic> registered;
 
 }  // namespace
 }  // namespace kvsim::stages::schedule::schedule

@@ -1,12 +1,4 @@
-#include "sim/stages/shape/shape.hpp"
-
-#include <algorithm>
-#include <cmath>
-#include <numeric>
-#include <vector>
-
 #include "sim/stages/merge/merge.hpp"
-#include "sim/stages/parameter.hpp"
 
 namespace kvsim {
 namespace keys {
@@ -59,17 +51,14 @@ namespace {
 
 const Declare key("union", "kind", "none", "one set for all heads of a layer");
 
-class NoUnion : public Union {
- public:
+struct NoUnion : Union {
   NoUnion() : Union({"union", "none", "every head has its own set", ""}) {}
   bool unites() const override { return false; }
   void apply(Range, Table<double>&) const override {}
 };
-const Register<Union, NoUnion> none;
 
 /// One number of the heads' scores of an entry.
-class Fold : public Union {
- public:
+struct Fold : Union {
   using Union::Union;
   virtual double of(const std::vector<double>& heads) const = 0;
   void apply(Range candidates, Table<double>& scores) const override {
@@ -83,26 +72,21 @@ class Fold : public Union {
   }
 };
 
-class Mean : public Fold {
- public:
+struct Mean : Fold {
   Mean() : Fold({"union", "mean", "by the mean over heads", "OpenVINO; KVCompose"}) {}
   double of(const std::vector<double>& heads) const override {
     return std::accumulate(heads.begin(), heads.end(), 0.0) / static_cast<double>(heads.size());
   }
 };
-const Register<Union, Mean> mean;
 
-class Max : public Fold {
- public:
+struct Max : Fold {
   Max() : Fold({"union", "max", "by the largest over heads", "kvsim"}) {}
   double of(const std::vector<double>& heads) const override {
     return *std::ranges::max_element(heads);
   }
 };
-const Register<Union, Max> max;
 
-class RootMeanSquare : public Fold {
- public:
+struct RootMeanSquare : Fold {
   RootMeanSquare()
       : Fold({"union", "root-mean-square", "by the root of the mean square over heads", "kvsim"}) {}
   double of(const std::vector<double>& heads) const override {
@@ -111,11 +95,9 @@ class RootMeanSquare : public Fold {
     return std::sqrt(squares / static_cast<double>(heads.size()));
   }
 };
-const Register<Union, RootMeanSquare> root_mean_square;
 
 /// The union of what heads choose: their best entries, then their second best ones, ...
-class BestRank : public Union {
- public:
+struct BestRank : Union {
   BestRank()
       : Union({"union", "best-rank", "the best entries of every head, then the second best ones",
                "kvsim"}) {}
@@ -137,7 +119,7 @@ class BestRank : public Union {
       std::ranges::copy(best, scores.row(owner).begin() + candidates.begin);
   }
 };
-const Register<Union, BestRank> best_rank;
+const Register<Union, NoUnion, Mean, Max, RootMeanSquare, BestRank> registered;
 
 }  // namespace
 }  // namespace kvsim::stages::shape::shape

@@ -1,12 +1,4 @@
-#include <algorithm>
-#include <cmath>
-#include <cstdint>
-#include <numeric>
-#include <span>
-
-#include "sim/stages/notes.hpp"
-#include "sim/stages/parameter.hpp"
-#include "sim/stages/smooth/smooth.hpp"
+#include "sim/stages/stages.hpp"
 
 namespace kvsim {
 
@@ -40,8 +32,7 @@ namespace {
 const Declare smooth("smooth", "kind", "none", "pooling over neighbouring candidates");
 const Declare kernel("kernel", "odd >= 1 entries", "5", "width of the pooling", tested("1 3 7"));
 
-class NoSmoothing : public Smooth {
- public:
+struct NoSmoothing : Smooth {
   NoSmoothing() : Smooth({"smooth", "none", "scores as they are", ""}) {}
   bool changes_nothing() const override { return true; }
   void apply(const Settings&, const PositionDrift&, std::span<const double> in,
@@ -49,7 +40,6 @@ class NoSmoothing : public Smooth {
     std::copy(in.begin(), in.end(), out.begin());
   }
 };
-const Register<Smooth, NoSmoothing> none;
 
 /// (1/k) sum over the kernel, columns outside count as 0.
 void average(int64_t k, std::span<const double> in, std::span<double> out) {
@@ -67,8 +57,7 @@ void average(int64_t k, std::span<const double> in, std::span<double> out) {
   for (int64_t i = outer; i < columns; ++i) at_edge(i);
 }
 
-class Average : public Smooth {
- public:
+struct Average : Smooth {
   Average()
       : Smooth({"smooth", "avg", "average pooling; columns outside are 0 and still counted",
                 "SnapKV", "kernel"}) {}
@@ -77,10 +66,8 @@ class Average : public Smooth {
     average(settings.count(kernel), in, out);
   }
 };
-const Register<Smooth, Average> avg;
 
-class AverageReplicate : public Smooth {
- public:
+struct AverageReplicate : Smooth {
   AverageReplicate()
       : Smooth({"smooth", "avg-replicate", "average pooling; the edge columns repeat outside", "",
                 "kernel"}) {}
@@ -96,10 +83,8 @@ class AverageReplicate : public Smooth {
     }
   }
 };
-const Register<Smooth, AverageReplicate> avg_replicate;
 
-class AverageRenormalized : public Smooth {
- public:
+struct AverageRenormalized : Smooth {
   AverageRenormalized()
       : Smooth({"smooth", "avg-renormalized", "`avg`, each row scaled back to its sum before",
                 "DefensiveKV code", "kernel", "", "", "order=sag"}) {}
@@ -113,10 +98,8 @@ class AverageRenormalized : public Smooth {
     for (double& value : out) value *= before / after;
   }
 };
-const Register<Smooth, AverageRenormalized> avg_renormalized;
 
-class MaxPooling : public Smooth {
- public:
+struct MaxPooling : Smooth {
   MaxPooling()
       : Smooth({"smooth", "max", "maximum over the columns that exist", "AdaKV", "kernel"}) {}
   void apply(const Settings& settings, const PositionDrift&, std::span<const double> in,
@@ -132,7 +115,6 @@ class MaxPooling : public Smooth {
     }
   }
 };
-const Register<Smooth, MaxPooling> max;
 
 const Declare aws_beta("aws_beta", "number > 0 tokens", "2000",
                        "drift per step of the adaptive window's width and shift",
@@ -183,8 +165,7 @@ int64_t window_width(const Settings& settings, const PositionDrift& drift) {
   return std::max<int64_t>(settings.count(aws_min), 2 * steps + 1);
 }
 
-class AdaptiveWindow : public Smooth {
- public:
+struct AdaptiveWindow : Smooth {
   AdaptiveWindow()
       : Smooth({"smooth", "aws", "window as wide and as shifted as the best entries' drift asks",
                 "ReST-KV Eq. 10-13", "aws_beta aws_min"}) {}
@@ -196,29 +177,8 @@ class AdaptiveWindow : public Smooth {
     shifted_mean(window_width(settings, drift), shift, in, out);
   }
 };
-const Register<Smooth, AdaptiveWindow> aws;
-const DeclareNote aws_note_1("smooth=aws", "ReST-KV Eq. 10",
-                             "argmax gives a set of entries, and top B of what is not said",
-                             "the mean of their indices; the best of the candidates for the B - "
-                             "S_w places that the window leaves free");
-const DeclareNote aws_note_2(
-    "smooth=aws", "ReST-KV Eq. 11",
-    "there is no least width: with a drift below beta nothing would be smoothed",
-    "the kernel of 5 of appendix B is the least width, as in the repository (`aws_min`; 21 for "
-    "RULER and InfiniteBench); `aws_min=1` is the equation alone");
-const DeclareNote aws_note_3("smooth=aws", "ReST-KV Eq. 12",
-                             "sign: the second branch, for a drift to the rear, is never below 1 "
-                             "as printed, and moves scores against the drift",
-                             "floor(D/beta) + 1 with D = D_front - D_rear below 0, which is 0 or "
-                             "negative; 0 where there is no drift");
-const DeclareNote aws_note_4(
-    "smooth=aws", "ReST-KV Eq. 13",
-    "the sum runs over k from -W/2 + shift, not over neighbours of n; edges are not mentioned",
-    "neighbours of n; the edge is replicated; the window is protected after smoothing; every query "
-    "head for itself, then the mean of the group");
 
-class AdaptiveWindowPrinted : public Smooth {
- public:
+struct AdaptiveWindowPrinted : Smooth {
   AdaptiveWindowPrinted()
       : Smooth({"smooth", "aws-printed",
                 "`aws` with the shift of Eq. 12 as printed, forward where entries drift back",
@@ -230,10 +190,8 @@ class AdaptiveWindowPrinted : public Smooth {
     shifted_mean(window_width(settings, drift), drift.sign() > 0 ? steps : steps + 1, in, out);
   }
 };
-const Register<Smooth, AdaptiveWindowPrinted> aws_printed;
 
-class AdaptiveWindowCode : public Smooth {
- public:
+struct AdaptiveWindowCode : Smooth {
   AdaptiveWindowCode()
       : Smooth({"smooth", "aws-code",
                 "`aws` with the published code's choices (drift of the attention, shift 1 without "
@@ -246,10 +204,9 @@ class AdaptiveWindowCode : public Smooth {
     shifted_mean(window_width(settings, drift), drift.sign() > 0 ? steps : steps + 1, in, out);
   }
 };
-const Register<Smooth, AdaptiveWindowCode> aws_code;
-const DeclareNote aws_code_note(
-    "smooth=aws-code", "ReST-KV repository",
-    "the drift is of attention, window included, and the shift is 1 without any drift", "as coded");
+const Register<Smooth, NoSmoothing, Average, AverageReplicate, AverageRenormalized, MaxPooling,
+               AdaptiveWindow, AdaptiveWindowPrinted, AdaptiveWindowCode>
+    registered;
 
 }  // namespace
 }  // namespace kvsim::stages::smooth::pooling

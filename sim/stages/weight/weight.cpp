@@ -1,11 +1,4 @@
-#include "sim/stages/weight/weight.hpp"
-
-#include <algorithm>
-#include <cmath>
-#include <vector>
-
-#include "sim/stages/notes.hpp"
-#include "sim/stages/parameter.hpp"
+#include "sim/stages/stages.hpp"
 
 namespace kvsim {
 namespace keys {
@@ -22,8 +15,7 @@ namespace {
 
 const Declare weight("weight", "kind", "none", "what scores are multiplied with");
 
-class NoWeight : public Weight {
- public:
+struct NoWeight : Weight {
   NoWeight() : Weight({"weight", "none", "1", ""}) {}
   bool changes_nothing() const override { return true; }
   double of_value(std::span<const float>, std::span<const Table<float>>) const override {
@@ -33,7 +25,6 @@ class NoWeight : public Weight {
     return Table<double>(per_query_head ? work.query_heads() : work.kv_heads(), work.entries(), 1);
   }
 };
-const Register<Weight, NoWeight> none;
 
 /// ||v_i|| of the owner's KV head.
 Table<double> value_weights(LayerWork& work, bool per_query_head, Norm norm) {
@@ -89,8 +80,7 @@ double projected_norm(std::span<const float> value, std::span<const Table<float>
 }
 
 template <bool kProjected, Norm kNorm>
-class NormWeight : public Weight {
- public:
+struct NormWeight : Weight {
   using Weight::Weight;
   bool needs_outputs() const override { return kProjected; }
   double of_value(std::span<const float> value,
@@ -134,19 +124,7 @@ struct ProjectedL2 : NormWeight<true, Norm::l2> {
       : NormWeight({"weight", "projected-l2", "mean over the group of ||v_i W^h||_2", "kvsim",
                     "weight_epsilon"}) {}
 };
-const Register<Weight, ValueL1> value_l1;
-const Register<Weight, ValueL2> value_l2;
-const Register<Weight, ValueL1Max> value_l1_max;
-const Register<Weight, ProjectedL1> projected_l1;
-const DeclareNote projected_l1_note_1(
-    "weight=projected-l1", "DefensiveKV 2; CriticalKV",
-    "type of norm; of one or of all query heads that share the value",
-    "L1 and the mean over the group, as in both repositories");
-const DeclareNote projected_l1_note_2("weight=value-l2", "ReST-KV Table 12",
-                                      "VATP itself takes the L1 norm, 20 sinks and H2O below",
-                                      "after pooling and group mean, on SnapKV, as the table "
-                                      "compares; `vatp:official` is the original");
-const Register<Weight, ProjectedL2> projected_l2;
+const Register<Weight, NoWeight, ValueL1, ValueL2, ValueL1Max, ProjectedL1, ProjectedL2> registered;
 
 }  // namespace
 }  // namespace kvsim::stages::weight::weight

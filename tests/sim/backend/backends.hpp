@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "sim/backend/backend.hpp"
-#include "sim/backend/cpu/shapes.hpp"
+#include "sim/backend/cpu/verbs.hpp"
 #include "tests/support/instruction_sets.hpp"
 
 namespace kvsim::test {

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "sim/core/random.hpp"
+#include "sim/core/numbers.hpp"
 #include "tests/reference/reference.hpp"
 #include "tests/sim/backend/backends.hpp"
 #include "tests/support/random_trace.hpp"

@@ -4,7 +4,7 @@
 #include <limits>
 #include <vector>
 
-#include "sim/core/random.hpp"
+#include "sim/core/numbers.hpp"
 #include "sim/core/tensor.hpp"
 
 using namespace kvsim;

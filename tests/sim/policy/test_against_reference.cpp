@@ -3,7 +3,7 @@
 #include <cstdlib>
 
 #include "sim/core/error.hpp"
-#include "sim/core/random.hpp"
+#include "sim/core/numbers.hpp"
 #include "sim/policy/policy_run.hpp"
 #include "sim/policy/presets.hpp"
 #include "tests/reference/policy_reference.hpp"

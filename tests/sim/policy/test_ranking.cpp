@@ -5,7 +5,7 @@
 #include <cmath>
 #include <random>
 
-#include "sim/policy/selection.hpp"
+#include "sim/policy/policy_run.hpp"
 
 namespace kvsim {
 

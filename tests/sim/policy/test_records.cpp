@@ -2,9 +2,9 @@
 #include <catch2/catch.hpp>
 
 #include "sim/core/error.hpp"
+#include "sim/policy/policy_run.hpp"
 #include "sim/policy/presets.hpp"
 #include "sim/policy/record.hpp"
-#include "sim/policy/trace_check.hpp"
 #include "tests/io/trace_fixture.hpp"
 #include "tests/support/small_run.hpp"
 

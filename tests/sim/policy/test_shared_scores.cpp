@@ -6,7 +6,7 @@
 
 #include "sim/policy/prepared_record.hpp"
 #include "sim/stages/aggregate/aggregate.hpp"
-#include "sim/stages/parameter.hpp"
+#include "sim/stages/kind.hpp"
 #include "tests/support/random_run.hpp"
 #include "tests/support/small_run.hpp"
 

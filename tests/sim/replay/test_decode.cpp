@@ -4,9 +4,9 @@
 #include <set>
 
 #include "sim/core/error.hpp"
-#include "sim/core/random.hpp"
+#include "sim/core/numbers.hpp"
 #include "sim/policy/presets.hpp"
-#include "sim/policy/record_rules.hpp"
+#include "sim/policy/record.hpp"
 #include "sim/replay/decode.hpp"
 #include "sim/replay/slots.hpp"
 #include "tests/reference/decoding.hpp"

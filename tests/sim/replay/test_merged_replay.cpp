@@ -3,8 +3,8 @@
 #include <cmath>
 
 #include "sim/replay/compression.hpp"
-#include "sim/replay/periodic.hpp"
-#include "sim/stages/merge/votes.hpp"
+#include "sim/replay/layer_replay.hpp"
+#include "sim/stages/merge/merge.hpp"
 #include "tests/reference/reference.hpp"
 #include "tests/reference/replay.hpp"
 #include "tests/support/random_run.hpp"

@@ -3,8 +3,8 @@
 #include <cmath>
 #include <cstdlib>
 
-#include "analysis/merge_bound.hpp"
-#include "sim/core/random.hpp"
+#include "analysis/formulas.hpp"
+#include "sim/core/numbers.hpp"
 #include "sim/replay/layer_replay.hpp"
 #include "tests/reference/merging.hpp"
 #include "tests/reference/reference.hpp"

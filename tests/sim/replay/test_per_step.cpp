@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "sim/policy/record.hpp"
-#include "sim/replay/per_step.hpp"
+#include "sim/replay/prefill.hpp"
 #include "tests/reference/reference.hpp"
 #include "tests/reference/replay.hpp"
 #include "tests/support/study_case.hpp"

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 
-#include "sim/replay/plans.hpp"
+#include "sim/replay/prefill.hpp"
 
 using namespace kvsim;
 

@@ -2,11 +2,10 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
+#include "analysis/formulas.hpp"
 #include "analysis/measure.hpp"
-#include "analysis/output_error.hpp"
 #include "analysis/output_norms.hpp"
-#include "analysis/retained.hpp"
-#include "sim/core/random.hpp"
+#include "sim/core/numbers.hpp"
 #include "sim/replay/slots.hpp"
 #include "tests/reference/reference.hpp"
 #include "tests/reference/replay.hpp"

@@ -5,7 +5,7 @@
 #include <numeric>
 #include <random>
 
-#include "sim/policy/segment_scorer.hpp"
+#include "sim/policy/scoring.hpp"
 #include "sim/stages/aggregate/aggregate.hpp"
 #include "tests/support/near.hpp"
 #include "tests/support/small_run.hpp"

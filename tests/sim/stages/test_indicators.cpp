@@ -2,7 +2,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "sim/core/random.hpp"
+#include "sim/core/numbers.hpp"
 #include "tests/support/near.hpp"
 #include "tests/support/small_run.hpp"
 

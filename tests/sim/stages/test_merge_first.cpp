@@ -6,7 +6,7 @@
 
 #include "sim/core/error.hpp"
 #include "sim/policy/record.hpp"
-#include "sim/stages/merge/merge_first.hpp"
+#include "sim/stages/merge/merge.hpp"
 #include "tests/support/random_trace.hpp"
 
 using namespace kvsim;

@@ -1,7 +1,7 @@
 // The exact statements about merging (policies.md 11, metrics.md 3), on random pairs.
 #include <catch2/catch.hpp>
 
-#include "sim/core/log_sum.hpp"
+#include "sim/core/numbers.hpp"
 #include "tests/sim/stages/merge_fixture.hpp"
 #include "tests/support/random_trace.hpp"
 

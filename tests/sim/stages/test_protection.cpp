@@ -1,8 +1,7 @@
 // Protection, forced entries, constraints and ties (policies.md 6, 8, 10), on paper.
 #include <catch2/catch.hpp>
 
-#include "sim/stages/constrain/constrain.hpp"
-#include "sim/stages/protect/protect.hpp"
+#include "sim/stages/stages.hpp"
 #include "tests/reference/reference.hpp"
 #include "tests/support/random_run.hpp"
 #include "tests/support/small_run.hpp"

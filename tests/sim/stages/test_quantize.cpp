@@ -1,6 +1,6 @@
 #include <catch2/catch.hpp>
 
-#include "sim/stages/quantize/quantize.hpp"
+#include "sim/stages/stages.hpp"
 
 using namespace kvsim;
 
@@ -29,7 +29,7 @@ TEST_CASE("two bits per token round to four levels of each entry's own range",
   Table<float> k = table(2, {0, 0.5f, 1.5f, 3, -1, -1, -1, -1});
   Table<float> v = table(2, {0, 2.5f, 3, 0, 1, 4, 1, 2.4f});
   const Settings values = settings("per-token", "2", "4", "0");
-  quantizer(values).apply(values, k, v);
+  quantizer(values).apply(values, {.k = k, .v = v, .positions = {}});
   CHECK(k.values() == std::vector<float>{0, 0, 2, 3, -1, -1, -1, -1});  // a constant stays
   CHECK(v.values() == std::vector<float>{0, 2, 3, 0, 1, 4, 1, 2});
 }
@@ -41,13 +41,13 @@ TEST_CASE("kivi rounds keys along entries in whole residual blocks, values along
   Table<float> k = table(5, {0, 10, 1, 11, 2, 12, 3, 13, 4.4f, 14.4f});
   Table<float> v = table(5, {0, 1, 0.2f, 0.3f, 5, 5, 0.6f, 0.7f, 0.8f, 0.9f});
   const Table<float> v_before = v;
-  quantizer(values).apply(values, k, v);
+  quantizer(values).apply(values, {.k = k, .v = v, .positions = {}});
   // One bit: every number of a group goes to its lowest or highest; these are both already.
   CHECK(k.values() == std::vector<float>{0, 10, 1, 11, 2, 12, 3, 13, 4.4f, 14.4f});
   CHECK(v.values() == v_before.values());
   const QuantizedCount count = quantizer(values).count(values, 5, 2, 2);
   CHECK(count.numbers == 4 * 2 + 3 * 2);
-  CHECK(count.groups == 2 * 2 + 3);
+  CHECK(count.bits == (4 * 2 + 3 * 2) + 32 * (2 * 2 + 3));
 }
 
 TEST_CASE("per channel, groups run over entries and a last group may be short",
@@ -56,11 +56,11 @@ TEST_CASE("per channel, groups run over entries and a last group may be short",
   const Settings values = settings("per-channel", "1", "2", "0");
   Table<float> k = table(3, {0, 3, 10});
   Table<float> v = table(3, {1, 2, 7});
-  quantizer(values).apply(values, k, v);
+  quantizer(values).apply(values, {.k = k, .v = v, .positions = {}});
   CHECK(k.values() == std::vector<float>{0, 3, 10});
   const QuantizedCount count = quantizer(values).count(values, 3, 1, 1);
   CHECK(count.numbers == 6);
-  CHECK(count.groups == 4);
+  CHECK(count.bits == 6 + 32 * 4);
 }
 
 TEST_CASE("fewer entries than the residual stay as they are", "[quantize][stages]") {

@@ -3,8 +3,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "sim/stages/memory/memory.hpp"
-#include "sim/stages/redundancy/redundancy.hpp"
+#include "sim/stages/stages.hpp"
 #include "tests/reference/decoding.hpp"
 #include "tests/reference/kinds.hpp"
 #include "tests/support/small_run.hpp"

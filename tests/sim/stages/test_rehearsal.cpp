@@ -4,7 +4,7 @@
 
 #include "sim/core/error.hpp"
 #include "sim/policy/record.hpp"
-#include "sim/stages/queries/queries.hpp"
+#include "sim/stages/stages.hpp"
 #include "tests/support/near.hpp"
 #include "tests/support/small_run.hpp"
 

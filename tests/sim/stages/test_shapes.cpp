@@ -3,7 +3,6 @@
 
 #include "sim/core/error.hpp"
 #include "sim/policy/record.hpp"
-#include "sim/policy/record_rules.hpp"
 #include "tests/support/small_run.hpp"
 
 namespace kvsim {

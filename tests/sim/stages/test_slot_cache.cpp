@@ -3,7 +3,7 @@
 #include <set>
 #include <vector>
 
-#include "sim/stages/merge/slot_cache.hpp"
+#include "sim/stages/merge/merge.hpp"
 
 namespace kvsim::test {
 namespace {

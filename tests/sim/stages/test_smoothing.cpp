@@ -3,9 +3,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "sim/stages/group/group.hpp"
-#include "sim/stages/prior/prior.hpp"
-#include "sim/stages/smooth/smooth.hpp"
+#include "sim/stages/stages.hpp"
 #include "tests/support/near.hpp"
 #include "tests/support/small_run.hpp"
 

@@ -1,0 +1,403 @@
+#include "cli/tables.hpp"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "analysis/ranking.hpp"
+#include "cli/options.hpp"
+#include "cli/terminal.hpp"
+#include "io/results.hpp"
+#include "io/side_files.hpp"
+#include "run/study/known_results.hpp"
+#include "run/study/study.hpp"
+#include "sim/policy/record.hpp"
+
+namespace kvsim::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kNamesShown = 40;
+constexpr size_t kNumbersShown = 8;
+
+std::string in_text(const std::string& value) { return value; }
+std::string in_text(double value) { return std::to_string(value); }
+template <class T>
+std::string in_text(T value) {
+  return std::to_string(value);
+}
+
+std::vector<std::string> names_of(const Variable& variable) {
+  return std::visit(
+      [](const auto& known) {
+    std::vector<std::string> names;
+    for (const auto& value : known) names.push_back(in_text(value));
+    return names;
+      },
+      variable.values);
+}
+
+constexpr std::string_view kHdf5 = "\x89HDF\r\n\x1A\n";
+
+struct Signature {
+  std::string_view bytes;
+  const char* meaning;
+};
+constexpr Signature kSignatures[] = {
+    {"CDF", "an older netCDF file"}, {"\x89PNG", "a PNG image"},
+    {"%PDF", "a PDF document"},      {"PK\x03\x04", "a ZIP archive"},
+    {"\x1F\x8B", "gzip data"},       {"GGUF", "a GGUF model"},
+    {"<", "an HTML or XML page"},    {"{", "JSON"}};
+
+/// Names in words what a file is that begins with these bytes.
+std::string kind_of(std::string_view head) {
+  if (head.empty()) return "an empty file";
+  for (const Signature& known : kSignatures)
+    if (head.starts_with(known.bytes)) return known.meaning;
+  const bool text = std::ranges::all_of(
+      head, [](unsigned char c) { return c >= ' ' || c == '\n' || c == '\r' || c == '\t'; });
+  if (!text) return "other binary data";
+  return "text that begins with \"" + std::string(head.substr(0, head.find_first_of("\r\n"))) +
+         "\"";
+}
+
+/// The first bytes of a regular file that can be read.
+std::optional<std::string> head_of(const std::string& path) {
+  std::error_code fault;
+  if (!fs::is_regular_file(path, fault)) return std::nullopt;
+  constexpr size_t kHead = 32;
+  std::string head(kHead, '\0');
+  std::ifstream file(path, std::ios::binary);
+  if (!file.is_open()) return std::nullopt;
+  file.read(head.data(), kHead);
+  head.resize(static_cast<size_t>(file.gcount()));
+  return head;
+}
+
+/// One text for all ways to type a budget (.2, 20%) or a record (`snapkv,window=064`); a text that
+/// is neither, as that of a function in Python, stays.
+std::string one_text(std::string_view variable, const std::string& typed) {
+  try {
+    if (variable == "budget_label") return Budget::parse(typed).label;
+    if (variable == "policy") return Record::parse(typed).canonical();
+  } catch (const Error&) {  // the caller says what is wrong with it
+  }
+  return typed;
+}
+
+}  // namespace
+
+void refuse_trace(const std::string& path) {
+  const std::optional<std::string> head = head_of(path);
+  if (head && head->starts_with(kHdf5)) refuse_trace_as_results(path);
+}
+
+Dataset open_netcdf(const std::string& path) {
+  if (const std::optional<std::string> head = head_of(path)) {  // all else the reader refuses
+    if (!head->starts_with(kHdf5))
+      bad_data({"not a results file", path, kind_of(*head), "a netCDF-4 file written by kvsim"});
+  }
+  return read_results(path);
+}
+
+Dataset open_results(const std::string& path, const std::vector<const char*>& variables) {
+  Dataset results = open_netcdf(path);
+  check_known_results(results, path);
+  for (const char* name : variables)
+    if (!results.has(name)) bad_data({"missing variable", path, "", name});
+  return results;
+}
+
+std::string attribute(const Dataset& results, const char* name) {
+  const AttributeValue* found = results.attribute(name);
+  const std::string* text = found != nullptr ? std::get_if<std::string>(found) : nullptr;
+  return text != nullptr ? *text : "";
+}
+
+std::string title_of(const Dataset& results) {
+  if (!results.has("layer")) return "What the model loses with the compressed caches (closed loop)";
+  const std::string form = attribute(results, kEqualBytes);
+  return "What later tokens lose when the cache is compressed (open-loop replay)" +
+         (form.empty() ? "" : "; budgets are shares of the full cache's bytes (" + form + ")");
+}
+
+std::string choices(const Dataset& results, const char* variable) {
+  const std::vector<std::string> known = names_of(results.at(variable));
+  if (!std::holds_alternative<std::vector<std::string>>(results.at(variable).values) &&
+      known.size() > kNumbersShown)
+    return fmt::format("one of {} from {} to {}", known.size(), known.front(), known.back());
+  const auto shown = std::span(known).first(std::min(known.size(), kNamesShown));
+  return fmt::format("one of {}{}", fmt::join(shown, "; "),
+                     shown.size() < known.size() ? "; ..." : "");
+}
+
+int64_t choice(const Values& values, const Dataset& results, const char* option,
+               const char* variable) {
+  if (!has(values, option)) return -1;
+  const std::vector<std::string> known = names_of(results.at(variable));
+  const std::string typed = text(values, option);
+  auto found = std::ranges::find(known, typed);
+  if (found == known.end())
+    found = std::ranges::find(known, one_text(variable, typed),
+                              [&](const std::string& name) { return one_text(variable, name); });
+  if (found != known.end()) return found - known.begin();
+  bad_data({std::string("the results do not have this ") + option, std::string("--") + option,
+            typed, choices(results, variable)});
+}
+
+std::string trace_beside(const Values& values, const Dataset& results, const std::string& path) {
+  if (has(values, "trace")) return text(values, "trace");
+  const std::string name = attribute(results, "trace");
+  if (name.empty()) return "";
+  std::error_code fault;
+  const std::string known = attribute(results, kTracePath);
+  if (fs::is_regular_file(known, fault)) return known;
+  for (const fs::path& folder : {fs::path(path).parent_path(), fs::path("."), fs::path("data")})
+    if (fs::is_regular_file(folder / name, fault)) return (folder / name).string();
+  return "";
+}
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// Cells of the record that differ from its preset; all of it where it is named otherwise.
+std::string changes(const std::string& record, const std::string& preset) {
+  if (record.empty()) return "none";
+  if (!record.starts_with(preset)) return record;
+  return record == preset ? "as it is" : record.substr(preset.size() + 1);
+}
+
+std::string measure(const Criterion& criterion) {
+  std::string text = criterion.variable;
+  std::ranges::replace(text, '_', ' ');
+  switch (criterion.over) {
+    case Fold::mean: return text + ", mean over steps and layers";
+    case Fold::worst: return text + ", worst step and layer";
+    case Fold::rms: break;
+  }
+  return text + ", root mean square over steps";
+}
+
+/// As in the CSV and the JSON.
+const char* fold_name(Fold fold) {
+  switch (fold) {
+    case Fold::mean: return "mean";
+    case Fold::worst: return "worst";
+    case Fold::rms: break;
+  }
+  return "rms";
+}
+
+std::string short_measure(const Criterion& criterion) {
+  const std::string text = measure(criterion);
+  return fmt::format("{} ({})", text.substr(0, text.find(',')), fold_name(criterion.over));
+}
+
+/// Decimals: stream errors are small, since the stream that they are relative to is large.
+int digits(const Criterion& criterion) { return criterion.variable == "stream_error" ? 4 : 3; }
+
+std::string value_text(double value, const Interval& interval, int digits) {
+  return fmt::format("{:.{}f} [{:.{}f}, {:.{}f}]", value, digits, interval.low, digits,
+                     interval.high, digits);
+}
+
+std::string gain_text(double gain, const Interval& interval, int digits) {
+  if (std::isnan(gain)) return "-";
+  return fmt::format("{:+.{}f} [{:+.{}f}, {:+.{}f}]", gain, digits, interval.low, digits,
+                     interval.high, digits);
+}
+
+/// Says which budgets leave settings out, and what the rest hold where that is something else.
+std::string off_budget_text(const std::vector<BestRow>& rows) {
+  std::string left, held, nowhere;
+  for (const BestRow& row : rows) {
+    if (row.criterion.variable != rows.front().criterion.variable ||
+        row.criterion.over != rows.front().criterion.over)
+      continue;
+    const std::string where = printable(row.preset + " at " + row.budget);
+    if (row.off_budget > 0)
+      left += fmt::format("{}{} of {} settings of {}", left.empty() ? "" : ", ", row.off_budget,
+                          row.settings, where);
+    if (row.nowhere > 0)
+      nowhere += fmt::format("{}{} of {}", nowhere.empty() ? "" : ", ", row.nowhere, where);
+    if (!row.record.empty() && unranked_by(row.held) != Unranked::ranked)
+      held += fmt::format("{}{} ({:.3g} times)", held.empty() ? "" : ", ", where, row.held);
+  }
+  std::string text;
+  if (!left.empty())
+    text += "not ranked, as they hold over a twentieth more or less than the budget gives: " +
+            left + "\n";
+  if (!nowhere.empty())
+    text += "not compared at equal bytes, as all their budgets hold more, or all less: " + nowhere +
+            "\n";
+  if (!held.empty())
+    text += "all settings hold alike, but not what the budget gives: " + held + "\n";
+  return text;
+}
+
+std::vector<BestRow> rows_of(const BestTable& table, const std::vector<std::string>& measures) {
+  std::vector<BestRow> rows = table.rows;
+  std::erase_if(rows, [&](const BestRow& row) {
+    return std::ranges::find(measures, row.criterion.variable) == measures.end();
+  });
+  return rows;
+}
+
+/// How to read the rows, a line each.
+std::string reading(const BestTable& table, const std::vector<BestRow>& rows) {
+  std::string text = fmt::format(
+      "best settings; 95 % intervals over {}; gain is over the preset as it is;\n"
+      "chosen: share of resamples in which this setting is the best, too\n",
+      table.traces > 1 ? fmt::format("{} traces", table.traces)
+                       : "circular blocks of the steps of one trace");
+  if (std::ranges::any_of(rows, [](const BestRow& row) { return std::isnan(row.found.gain); }))
+    text += "gain -: the preset as it is is not among the settings of this sweep\n";
+  if (!table.stream_layers.empty() && rows.front().criterion.variable == "stream_error")
+    text += "stream error: of " + table.stream_layers + "\n";
+  if (std::ranges::any_of(rows, [](const BestRow& row) { return !row.equal_bytes_record.empty(); }))
+    text +=
+        "equal: of settings that are not ranked the best where it holds the bytes that the budget "
+        "gives,\nbetween its own budgets; its gain is over the line above\n";
+  return text + off_budget_text(rows);
+}
+
+Json fields(const BestRow& row) {
+  const auto number = [](double value) { return std::isnan(value) ? Json(nullptr) : Json(value); };
+  return {{"preset", row.preset},
+          {"settings", row.settings},
+          {"measure", row.criterion.variable},
+          {"over", fold_name(row.criterion.over)},
+          {"budget", row.budget},
+          {"best", row.record},
+          {"value", number(row.found.value)},
+          {"low", number(row.found.interval.low)},
+          {"high", number(row.found.interval.high)},
+          {"default", number(row.found.usual)},
+          {"gain", number(row.found.gain)},
+          {"gain_low", number(row.found.gain_interval.low)},
+          {"gain_high", number(row.found.gain_interval.high)},
+          {"chosen", number(row.found.chosen)},
+          {"held", number(row.held)},
+          {"off_budget", row.off_budget},
+          {"equal_bytes", row.equal_bytes_record},
+          {"equal_bytes_value", number(row.equal_bytes.value)},
+          {"equal_bytes_gain", number(row.equal_bytes.gain)},
+          {"equal_bytes_gain_low", number(row.equal_bytes.gain_interval.low)},
+          {"equal_bytes_gain_high", number(row.equal_bytes.gain_interval.high)}};
+}
+
+/// A line of the table of settings.
+std::string line(const BestRow& row, const std::string& budget, const std::string& record,
+                 const BestSetting& found, size_t width) {
+  const int shown = digits(row.criterion);
+  return fmt::format("  {:<8}{:<{}}  {:<25}{:<28}{:>4.0f} %\n", budget,
+                     printable(changes(record, row.preset)), width,
+                     value_text(found.value, found.interval, shown),
+                     gain_text(found.gain, found.gain_interval, shown), 100 * found.chosen);
+}
+
+std::string csv_cell(const Json& value) {
+  if (value.is_null()) return "nan";
+  if (value.is_number_float()) return shortest(value.get<double>());
+  if (!value.is_string()) return value.dump();
+  return value.get<std::string>();
+}
+
+}  // namespace
+
+std::string best_text(const BestTable& table, const std::vector<std::string>& measures) {
+  const std::vector<BestRow> rows = rows_of(table, measures);
+  if (rows.empty()) return "";
+  size_t width = 12;
+  for (const BestRow& row : rows)
+    width = std::max({width, changes(row.record, row.preset).size(),
+                      changes(row.equal_bytes_record, row.preset).size()});
+  std::string text = reading(table, rows);
+  std::string head;
+  for (const BestRow& row : rows) {
+    const std::string own = fmt::format("\n{}, {} settings: {}\n", row.preset, row.settings,
+                                        measure(row.criterion));
+    if (own != head) {
+      head = own;
+      text += head + fmt::format("  {:<8}{:<{}}  {:<25}{:<28}{}\n", "budget", "best", width,
+                                 "value", "gain", "chosen");
+    }
+    if (row.record.empty())
+      text += fmt::format("  {:<8}none: no setting holds what the budget gives\n",
+                          printable(row.budget));
+    else
+      text += line(row, printable(row.budget), row.record, row.found, width);
+    if (!row.equal_bytes_record.empty())
+      text += line(row, " equal", row.equal_bytes_record, row.equal_bytes, width);
+  }
+  return text;
+}
+
+PaperTable best_paper(const BestTable& table, const std::vector<std::string>& measures) {
+  const std::vector<BestRow> rows = rows_of(table, measures);
+  PaperTable paper;
+  paper.title = "The best setting of each preset";
+  paper.from = table.from;
+  for (const char* name : {"preset", "measure", "kept", "best setting"})
+    paper.columns.push_back({name, true});
+  for (const char* name : {"value", "gain", "chosen"}) paper.columns.push_back({name});
+  std::string head;
+  for (const BestRow& row : rows) {
+    const std::string own = row.preset + measure(row.criterion);
+    const bool first = own != head;
+    head = own;
+    const auto add = [&](bool named, const std::string& budget, const std::string& record,
+                         const BestSetting& found, Mark mark) {
+      const int shown = digits(row.criterion);
+      paper.rows.push_back({{named ? row.preset : ""},
+                            {named ? short_measure(row.criterion) : ""},
+                            {budget},
+                            {changes(record, row.preset), mark},
+                            {value_text(found.value, found.interval, shown)},
+                            {gain_text(found.gain, found.gain_interval, shown)},
+                            {fmt::format("{:.0f} %", 100 * found.chosen)}});
+    };
+    if (row.record.empty())
+      paper.rows.push_back({{first ? row.preset : ""},
+                            {first ? short_measure(row.criterion) : ""},
+                            {row.budget},
+                            {"none holds what the budget gives"},
+                            {""},
+                            {""},
+                            {""}});
+    else
+      add(first, row.budget, row.record, row.found, Mark::best);
+    if (!row.equal_bytes_record.empty())
+      add(false, "equal", row.equal_bytes_record, row.equal_bytes, Mark::none);
+  }
+  if (rows.empty()) return paper;
+  paper.notes = lines_of(reading(table, rows));
+  paper.notes.push_back(
+      "rms: root mean square over steps; mean: over steps and layers; worst: step "
+      "and layer");
+  return paper;
+}
+
+std::string best_csv(const BestTable& table) {
+  std::vector<std::string> names;
+  const Json columns = fields(BestRow());
+  for (const auto& [name, value] : columns.items()) names.push_back(name);
+  std::string text = csv_line(names);
+  for (const BestRow& row : table.rows) {
+    std::vector<std::string> cells;
+    const Json values = fields(row);
+    for (const Json& value : values) cells.push_back(csv_cell(value));
+    text += csv_line(cells);
+  }
+  return text;
+}
+
+std::string best_json(const BestTable& table) {
+  Json rows = Json::array();
+  for (const BestRow& row : table.rows) rows.push_back(fields(row));
+  return Json{{"kvsim", "sweep"}, {"traces", table.traces}, {"rows", rows}}.dump(1) + "\n";
+}
+
+}  // namespace kvsim::cli

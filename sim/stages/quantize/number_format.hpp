@@ -1,0 +1,41 @@
+#pragma once
+#include "sim/core/prelude.hpp"
+
+namespace kvsim {
+
+/// A form in which numbers are stored with few bits (policies.md 11.1). A line is what is stored in
+/// a row: an entry's numbers in one head, or a channel's.
+struct NumberFormat {
+  /// What rounding needs besides the line.
+  struct Context {
+    int64_t group = 32;  ///< numbers that share a scale, where the format has no size of its own
+    float largest = 0;   ///< largest magnitude of all lines
+  };
+  std::string name;
+  std::string meaning;
+  std::string source;
+  /// Replaces the numbers by what their codes stand for, in float32 arithmetic.
+  std::function<void(std::span<float>, const Context&)> round;
+  /// Bits of a line of so many numbers, scales included.
+  std::function<int64_t(int64_t numbers, int64_t group)> bits;
+  int64_t shared_bits = 0;  ///< once for all lines
+};
+
+/// Adds a format while the program starts: const DeclareFormat one{{.name = ...}}.
+struct DeclareFormat {
+  explicit DeclareFormat(NumberFormat format);
+};
+
+/// All formats in order of name; and one, or nullptr.
+std::vector<const NumberFormat*> number_formats();
+const NumberFormat* find_format(std::string_view name);
+
+/// Calls round(block) for every `size` numbers of a line; the last block may be short.
+template <class Round>
+void for_each_block(std::span<float> line, int64_t size, const Round& round) {
+  for (size_t first = 0; first < line.size(); first += static_cast<size_t>(size))
+    round(line.subspan(first, std::min(static_cast<size_t>(size), line.size() - first)));
+}
+inline int64_t blocks_of(int64_t numbers, int64_t size) { return (numbers + size - 1) / size; }
+
+}  // namespace kvsim

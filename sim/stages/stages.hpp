@@ -1,0 +1,366 @@
+#pragma once
+#include "sim/backend/backend.hpp"
+#include "sim/core/decimal.hpp"
+#include "sim/stages/aggregate/aggregate.hpp"
+#include "sim/stages/scored_layer.hpp"
+
+namespace kvsim {
+
+/// Which queries observe a segment of the prompt, and which entries they score (policies.md 5.1).
+class Queries : public Kind {
+ public:
+  using Kind::Kind;
+  /// m at budget B: entries at the end of the prompt that observe and are protected.
+  virtual int64_t window(const Settings&, int64_t /*budget*/, int64_t /*entries*/) const {
+    return 0;
+  }
+  /// Fills `candidates`, `window` and `positions` of a segment whose `range` is set. `window` is
+  /// the segment's own share of m.
+  virtual void observe(const Settings& settings, int64_t window, const TraceInfo& info,
+                       Segment& segment) const = 0;
+  virtual bool observes() const { return true; }       ///< there are such queries
+  virtual bool of_probe() const { return false; }      ///< they are a probe's
+  virtual bool observes_all() const { return false; }  ///< every prompt query is one
+  /// The newest entries observe, and are protected.
+  virtual bool has_window() const { return false; }
+  /// A kind with a window says itself how that depends on the budget.
+  bool nests(const Settings&) const override { return !has_window(); }
+};
+
+/// Lets tokens of the record's probe observe a segment (policies.md 5.1); where the trace has no
+/// such probe none do.
+void observe_with_probe(const Settings& settings, const TraceInfo& info, Segment& segment);
+
+const std::string& probe_name(const Settings& settings);
+
+/// Movement of the best entries over the observing rows, which an adaptive smoothing follows.
+enum class Drift {
+  none,
+  indicator,  ///< of the rows that enter `aggregate`, over the candidates
+  attention,  ///< of the attention rows, over all keys that the query sees
+};
+
+/// Over neighbouring candidates (policies.md 5.5).
+class Smooth : public Kind {
+ public:
+  using Kind::Kind;
+  virtual bool only_before_aggregate() const { return false; }
+  virtual Drift drift() const { return Drift::none; }
+  /// Budgets nest unless it follows the best entries of the budget at hand.
+  bool nests(const Settings&) const override { return drift() == Drift::none; }
+  /// `drift` is Delta = D_front - D_rear; of no rows for kinds that do not follow one.
+  virtual void apply(const Settings& settings, const PositionDrift& drift,
+                     std::span<const double> in, std::span<double> out) const = 0;
+  virtual bool changes_nothing() const { return false; }
+  bool goes_on() const override { return drift() == Drift::none && !only_before_aggregate(); }
+};
+
+/// Divides scores by a sum of weights (policies.md 5.8); a zero divisor leaves them. Some kinds go
+/// on with the scores themselves.
+class Normalize : public Kind {
+ public:
+  using Kind::Kind;
+  bool nests(const Settings&) const override { return true; }  // sees no budget
+  virtual bool changes_nothing() const { return false; }
+  /// Is every entry divided by a sum of its own? Other sums leave a head's order as it is.
+  virtual bool per_entry() const { return false; }
+  /// Both [owners][n]; only `candidates` count and change.
+  virtual void apply(const Table<double>& weights, Range candidates,
+                     Table<double>& scores) const = 0;
+  /// Changes the weighted scores [owners][n] themselves.
+  virtual void finish(Range /*candidates*/, Table<double>& /*scores*/) const {}
+};
+
+namespace keys {
+extern const Declare weight_epsilon;
+}
+
+/// s <- (s + weight_epsilon) * w (policies.md 5.8).
+class Weight : public Kind {
+ public:
+  using Kind::Kind;
+  bool nests(const Settings&) const override { return true; }  // sees no budget
+  virtual bool changes_nothing() const { return false; }
+  /// w of a slot with this value, read by `heads`; each `outputs` is W^h of one of them, [dv][D].
+  virtual double of_value(std::span<const float> value,
+                          std::span<const Table<float>> outputs) const = 0;
+  virtual bool needs_outputs() const { return false; }
+  /// w: [owners][n]; owners are query heads when `per_query_head`.
+  virtual Table<double> weights(LayerWork& work, bool per_query_head) const = 0;
+  /// Where the weights of candidates that are scored together depend on each other.
+  virtual void settle(Range /*candidates*/, Table<double>& /*weights*/) const {}
+};
+
+/// A floor under the scores of one owner's candidates (policies.md 5.7).
+class Prior : public Kind {
+ public:
+  using Kind::Kind;
+  bool nests(const Settings&) const override { return true; }  // sees no budget
+  virtual bool changes_nothing() const { return false; }
+  bool goes_on() const override { return changes_nothing(); }
+  virtual void apply(const Settings& settings, std::span<double> scores) const = 0;
+};
+
+enum class GroupSpan { head, kv_group, layer };
+
+/// Over the query heads that share an owner (policies.md 5.6).
+class Group : public Kind {
+ public:
+  using Kind::Kind;
+  bool nests(const Settings&) const override { return true; }  // sees no budget
+  virtual GroupSpan span() const { return GroupSpan::kv_group; }
+  /// Is the group of summed rows the sum of grouped rows?
+  virtual bool linear() const { return true; }
+  /// Combines one more head's row into `out`, number `index` of `count`.
+  virtual void add(int index, int count, std::span<const double> head,
+                   std::span<double> out) const = 0;
+};
+
+/// How much of an entry other entries of its head say, too (policies.md 5.6). It lowers the score.
+class Redundancy : public Kind {
+ public:
+  using Kind::Kind;
+  bool nests(const Settings&) const override { return true; }  // sees no budget
+  virtual bool changes_nothing() const { return false; }
+  /// Of m entries with these keys [m][d], in ascending position.
+  virtual std::vector<double> of_keys(const Settings& settings, std::span<const float> keys,
+                                      int64_t dim) const = 0;
+  /// Brings the redundancy of one head's candidates to the scale of their scores.
+  virtual void level(std::span<double> /*redundancy*/) const {}
+  /// The score of an entry and its redundancy as one number.
+  virtual double mix(const Settings& settings, double score, double redundancy) const = 0;
+};
+
+/// How the queries of a probe observe beside those of `queries` (policies.md 5.4): both are
+/// aggregated by themselves, and an entry gets one number of both.
+class Join : public Kind {
+ public:
+  using Kind::Kind;
+  bool nests(const Settings&) const override { return true; }  // sees no budget
+  virtual bool joins() const { return true; }
+  virtual double join(const Settings& settings, double of_prompt, double of_probe) const = 0;
+};
+
+/// An aggregation whose first `prompt_rows` rows are the one set, the others the other one.
+std::unique_ptr<Aggregation> start_joined(const Settings& settings,
+                                          std::unique_ptr<Aggregation> prompt,
+                                          std::unique_ptr<Aggregation> probe, int64_t prompt_rows);
+
+/// Memory of what earlier compressions said of a slot, beside what this one says (policies.md 5.6).
+class Memory : public Kind {
+ public:
+  using Kind::Kind;
+  bool nests(const Settings&) const override { return true; }  // sees no budget
+  virtual bool changes_nothing() const { return false; }
+  /// Brings the scores of one head's candidates to the scale on which they are remembered.
+  virtual void level(std::span<double> scores) const = 0;
+  /// Joins what was remembered of a slot and its score now, both on that scale.
+  virtual double join(const Settings& settings, double remembered, double now) const = 0;
+};
+
+namespace keys {
+extern const Declare period, evict_batch, keep_prompt, buffer;
+}
+
+/// When compression runs (policies.md 12).
+class Schedule : public Kind {
+ public:
+  using Kind::Kind;
+  bool nests(const Settings&) const override { return true; }  // nothing is chosen by it
+  virtual bool once() const { return false; }      ///< one compression, then never again
+  virtual bool per_step() const { return false; }  ///< a set chosen anew at each later step
+  virtual bool evicts() const { return true; }     ///< what is not kept is not held either
+  virtual bool decodes() const { return false; }   ///< slots leave at every later step
+  virtual bool repeats() const { return false; }   ///< the full cache is compressed anew
+};
+
+namespace keys {
+extern const Declare block, block_score;
+}
+enum class BlockScore { mean, max, root_mean_square };  // words of block_score
+
+/// Entries of the block that holds entry i: [kb, (k+1)b) of the n (policies.md 5.9).
+Range block_of(const Settings& settings, int64_t entry, int64_t entries);
+
+/// Gives every candidate the score of its block, [owners][n].
+void score_blocks(const Settings& settings, Range candidates, Table<double>& scores);
+
+/// Makes one score of those that the owners of a layer have for an entry, so that all of them keep
+/// the same set (policies.md 5.9).
+class Union : public Kind {
+ public:
+  using Kind::Kind;
+  bool nests(const Settings&) const override { return true; }  // sees no budget
+  bool goes_on() const override { return !unites(); }
+  virtual bool unites() const { return true; }
+  /// [owners][n]; only `candidates` count and change.
+  virtual void apply(Range candidates, Table<double>& scores) const = 0;
+};
+
+namespace keys {
+extern const Declare whitelist, first_layer_recent, std_keep, protected_rank;
+}
+enum class ProtectedRank { guaranteed, layer_max };  // words of protected_rank
+
+/// Where protection of one owner applies: the whole prompt, or a segment of a fair record.
+struct ProtectRequest {
+  const Settings* settings = nullptr;
+  const std::vector<Range>* whitelist = nullptr;  ///< resolved ranges
+  int layer = 0;                                  ///< the model's index l
+  Range range;                                    ///< entries of the segment
+  bool first = true;                              ///< the segment that holds the sinks
+  bool last = true;                               ///< the segment that holds `recent`
+  int64_t window = 0;                             ///< the segment's own window
+  int64_t budget = 0;                  ///< B, or the segment's share: what fractions multiply
+  std::span<const double> deviation;   ///< [n] of the owner, for std_keep; may be empty
+  std::span<const uint8_t> candidate;  ///< [n]
+};
+
+/// How many of the newest entries a layer protects beside the window (policies.md 6): `recent`, in
+/// the model's first layer `first_layer_recent` where that is more. Fractions multiply `budget`.
+int64_t newest_protected(const Settings& settings, int layer, int64_t budget);
+
+/// Protected entries in the order in which they are granted when they do not all fit: whitelist;
+/// sinks, lowest first; window and recent, newest first; std_keep, largest first (policies.md 6).
+std::vector<uint32_t> protected_entries(const ProtectRequest& request);
+
+/// View of one owner by a first selection stage.
+struct Stage1Request {
+  const Settings* settings = nullptr;
+  const ScoredLayer* scored = nullptr;
+  int64_t owner = 0;
+  Range range;                  ///< entries of the segment
+  int64_t budget = 0;           ///< before_allocate: B; after: b, or the segment's share
+  int64_t protected_count = 0;  ///< |P| in the range
+  const std::vector<uint8_t>* is_protected = nullptr;    ///< [n]
+  const std::vector<uint32_t>* by_unweighted = nullptr;  ///< best first, after_allocate only
+  int64_t mass_cap = 0;                                  ///< floor((n-m) * rho - m)
+  double kvpress_kept = 0;                               ///< (1.0 - r) * n in double
+  bool budget_is_count = false;
+};
+
+/// Entries that are forced into the kept set before the ranking by score (policies.md 6).
+class Stage1 : public Kind {
+ public:
+  using Kind::Kind;
+  virtual bool forces_nothing() const { return false; }
+  bool goes_on() const override { return forces_nothing(); }
+  bool nests(const Settings&) const override { return forces_nothing(); }
+  virtual bool uses_unweighted() const { return false; }
+  virtual bool uses_mass() const { return false; }
+  virtual bool uses_token_classes() const { return false; }  ///< of ScoredLayer
+  /// Forced entries, best first; they count among what `allocate` marks.
+  virtual std::vector<uint32_t> before_allocate(const Stage1Request&) const { return {}; }
+  virtual std::vector<uint32_t> after_allocate(const Stage1Request&) const { return {}; }
+};
+
+namespace keys {
+extern const Declare fair_scores;
+}
+enum class FairScores { local, unconstrained };  // words of fair_scores
+
+/// Entries that `constrain` divides among the segments of one owner.
+struct ShareRequest {
+  int64_t budget = 0;                  ///< b of the owner
+  int64_t sinks = 0;                   ///< kept in the first segment before dividing
+                                       ///< (indicator=position), else 0
+  std::vector<int64_t> sizes;          ///< entries of each segment
+  std::vector<int64_t> unconstrained;  ///< kept per segment by the unconstrained record;
+                                       ///< only for kinds that compare with it; empty while
+                                       ///< budgets are not known yet: shares are the fair ones
+  bool position = false;               ///< indicator=position: its own division
+};
+
+/// Cuts the prompt into segments and divides budgets over them (policies.md 8).
+class Constrain : public Kind {
+ public:
+  using Kind::Kind;
+  virtual bool cuts() const { return true; }
+  bool goes_on() const override { return !cuts(); }
+  bool nests(const Settings&) const override { return !cuts(); }
+  virtual bool compares_with_unconstrained(const Settings&) const { return false; }
+  /// Scores come from the unconstrained record whatever `fair_scores` says.
+  virtual bool keeps_scores(const Settings& settings) const {
+    return settings.word<FairScores>(keys::fair_scores) == FairScores::unconstrained;
+  }
+  /// Ranges of the segments, covering [0, n).
+  virtual std::vector<Range> segments(const Settings& settings, const std::vector<Span>& spans,
+                                      int64_t entries) const = 0;
+  virtual std::vector<int64_t> shares(const Settings& settings,
+                                      const ShareRequest& request) const = 0;
+};
+
+namespace keys {
+extern const Declare quant_residual;
+}
+
+/// How much of one head's slots is quantised; for the memory model.
+struct QuantizedCount {
+  int64_t numbers = 0;  ///< quantised numbers, keys and values
+  int64_t bits = 0;     ///< that they take, scales and all
+};
+
+/// The slots of one head, in ascending position.
+struct SlotNumbers {
+  Table<float>& k;                      ///< [b][d]
+  Table<float>& v;                      ///< [b][dv]
+  std::span<const uint32_t> positions;  ///< [b]
+  const Rotation* rope = nullptr;       ///< of the layer; without pairs where it has none
+};
+
+/// Rounds the kept entries of one head to few bits (policies.md 11). Runs once at each compression,
+/// after merging.
+class Quantize : public Kind {
+ public:
+  using Kind::Kind;
+  bool nests(const Settings&) const override { return true; }  // nothing is chosen by it
+  virtual bool changes_entries() const { return true; }
+  bool goes_on() const override { return !changes_entries(); }
+  /// Replaces keys and values by what their codes stand for, in float32 arithmetic.
+  virtual void apply(const Settings& settings, const SlotNumbers& slots) const = 0;
+  virtual QuantizedCount count(const Settings& settings, int64_t slots, int64_t head_dim,
+                               int64_t value_dim) const = 0;
+  /// Needs the rotation of keys.
+  virtual bool turns_keys(const Settings&) const { return false; }
+  /// Fault of the settings for this kind, or nothing.
+  virtual std::string fault(const Settings&) const { return {}; }
+};
+
+/// The kind that `quantize` of the record names.
+const Quantize& quantizer(const Settings& settings);
+
+namespace keys {
+extern const Declare estimate_window;
+}
+
+/// Estimates ln s^ of what the next queries' scores s = exp(logit) of each slot will be. An owner
+/// has one line of estimates per query it follows: the mean query of its heads, or every head.
+/// Slots are numbered as in the SlotCache that owns the estimates.
+class Estimates {
+ public:
+  static constexpr double kNothing = -std::numeric_limits<double>::infinity();  ///< ln 0
+
+  virtual ~Estimates() = default;
+  virtual std::unique_ptr<Estimates> copy() const = 0;
+  /// One more query: its logits of all slots, -inf where a slot was not visible yet.
+  virtual void see(int line, std::span<const double> logits) = 0;
+  virtual double log_score(int64_t slot, int line) const = 0;
+  virtual void append() = 0;
+  virtual void erase(std::span<const int64_t> slots) = 0;  ///< ascending
+  /// The slot became another one; its estimate goes on from this value.
+  virtual void restart(int64_t slot, int line, double log_score) = 0;
+};
+
+/// How scores are predicted (policies.md 9, KeepKV Eq. 8).
+class ScoreEstimate : public Kind {
+ public:
+  using Kind::Kind;
+  bool nests(const Settings&) const override { return true; }  // nothing is chosen by it
+  /// How many of the last prompt queries it starts from, at most; shares multiply B.
+  virtual int64_t rows(const Settings& settings, int64_t budget) const = 0;
+  /// Budgets with as many rows start alike.
+  virtual std::unique_ptr<Estimates> start(const Settings& settings, int64_t budget, int lines,
+                                           int64_t slots) const = 0;
+};
+
+}  // namespace kvsim
