@@ -93,6 +93,7 @@ class PolicyRun::Impl {
   std::vector<size_t> plans_of(int layer, bool for_survey) const;
   ScoredPlans score(LayerWork& work, const std::vector<size_t>& plans);
   AllocationRequest allocation(const PreparedRecord& record, size_t b) const;
+  void unite_layers();
   void allocate_across();
   Table<int64_t> allocate(const PreparedRecord& record, size_t b, AllocationRequest request,
                           const std::vector<const ScoredPlans*>& of_layers) const;
@@ -184,6 +185,17 @@ Table<int64_t> PolicyRun::Impl::allocate(const PreparedRecord& record, size_t b,
   for (size_t l = 0; l < of_layers.size(); ++l)
     request.layers.push_back(allocation_layer(record, b, record.layers[l], of_layers[l]));
   return record.stage<Allocate>().budgets(request);
+}
+
+/// Scores of records that choose one set for all layers; once, after the survey.
+void PolicyRun::Impl::unite_layers() {
+  std::map<std::pair<size_t, size_t>, std::vector<ScoredLayer*>> layers_of;
+  for (const auto& [layer, plans] : surveyed)
+    for (const auto& [key, scored] : plans) layers_of[key].push_back(scored.get());
+  for (const auto& [key, of_plan] : layers_of) {
+    const Settings& settings = preparation.plans()[key.first].settings;
+    if (unites_layers(settings)) kvsim::unite_layers(settings, of_plan);
+  }
 }
 
 /// Budgets of kinds that divide a total over layers; once, after the survey.
@@ -323,7 +335,10 @@ void PolicyRun::survey(LayerWork& work) {
 
 double PolicyRun::scoring_seconds() const { return impl_->scoring_seconds; }
 
-void PolicyRun::finish_survey() { impl_->allocate_across(); }
+void PolicyRun::finish_survey() {
+  impl_->unite_layers();
+  impl_->allocate_across();
+}
 
 LayerKept PolicyRun::select(LayerWork& work) {
   Impl& run = *impl_;

@@ -203,16 +203,17 @@ ScorePlan Preparation::plan_of(const PreparedRecord& record, int64_t window) con
   const auto& allocate = record.stage<Allocate>();
   const auto& stage1 = record.stage<Stage1>();
   const Settings read = ScorePlan::read_by_scoring(record.settings, allocate.watches());
-  return {.settings = read,
-          .steps = ScoringSteps(read),
-          .segments = segments(record, window),
-          .wants_unweighted = stage1.uses_unweighted() || record.by_unweighted,
-          .wants_mass = stage1.uses_mass(),
-          .wants_deviation = record.settings.real(keys::std_keep) > 0,
-          .wants_statistic = allocate.watches(),
-          .wants_token_class = stage1.uses_token_classes() || allocate.uses_token_classes(),
-          .for_survey = allocate.across_layers() && allocate.needs_scores(),
-          .layers = {record.layers.begin(), record.layers.end()}};
+  return {
+      .settings = read,
+      .steps = ScoringSteps(read),
+      .segments = segments(record, window),
+      .wants_unweighted = stage1.uses_unweighted() || record.by_unweighted,
+      .wants_mass = stage1.uses_mass(),
+      .wants_deviation = record.settings.real(keys::std_keep) > 0,
+      .wants_statistic = allocate.watches(),
+      .wants_token_class = stage1.uses_token_classes() || allocate.uses_token_classes(),
+      .for_survey = (allocate.across_layers() && allocate.needs_scores()) || unites_layers(read),
+      .layers = {record.layers.begin(), record.layers.end()}};
 }
 
 size_t Preparation::share_plan(ScorePlan plan) {

@@ -197,6 +197,15 @@ class Union : public Kind {
   virtual void apply(Range candidates, Table<double>& scores) const = 0;
 };
 
+struct ScoredLayer;
+
+/// Does the record make one score of those that all layers have for an entry?
+bool unites_layers(const Settings& settings);
+
+/// Makes it: layers take the place of heads. The scores of each layer are united and of whole
+/// blocks (policies.md 5.9); the same segments in all.
+void unite_layers(const Settings& settings, const std::vector<ScoredLayer*>& layers);
+
 namespace keys {
 extern const Declare whitelist, first_layer_recent, std_keep, protected_rank;
 }

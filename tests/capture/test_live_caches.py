@@ -83,7 +83,8 @@ class ChangedCaches(WithLoop):
     def test_rounded_entries(self):
         self.check("knorm,quantize=kivi,quant_bits=2,quant_group=4,quant_residual=8",
                    lambda b: with_kinds(naive.Cache(b), quantize=naive.kivi(2, 4, 8)))
-        for keys, values in (("q8_0", "q5_1"), ("q4_0", "q4_1"), ("q5_0", "mxfp4")):
+        # No number lies where float32 decides its code, as one value of this model does with q5_1.
+        for keys, values in (("q8_0", "q4_1"), ("q4_0", "q5_0"), ("q5_1", "mxfp4")):
             self.check(f"knorm,quantize=formats,quant_keys={keys},quant_values={values},quant_residual=0",
                        lambda b, forms=(keys, values): with_kinds(
                            naive.Cache(b), quantize=naive.public(*forms)))

@@ -475,6 +475,7 @@ PolicyResult run_policy(const PolicyCase& c) {
     layers.push_back(layer->layer);
     scores.push_back(score_layer(c, *layer));
   }
+  unite_layers(c, scores);
   const Budgets budgets =
       References<AllocateReference>::of(c.settings).budgets(c, layers, scores, result.closest);
   std::vector<std::vector<int64_t>> before(owners, everything);

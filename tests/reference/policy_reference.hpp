@@ -70,6 +70,8 @@ struct Scores {
 /// `candidates`.
 void shape_scores(const PolicyCase& c, const std::vector<int64_t>& candidates,
                   std::vector<Row>& scores);
+/// With union_layers, the same of all layers: one row of each stands for its owners.
+void unite_layers(const PolicyCase& c, std::vector<Scores>& layers);
 /// Entries of the block that holds i.
 std::vector<int64_t> block_of(const PolicyCase& c, int64_t i);
 /// Throws std::domain_error when a score is not a number.

@@ -112,4 +112,25 @@ void shape_scores(const PolicyCase& c, const std::vector<int64_t>& candidates,
   }
 }
 
+void unite_layers(const PolicyCase& c, std::vector<Scores>& layers) {
+  const auto& kind = References<UnionReference>::of(c.settings);
+  if (!kind.of || !c.settings.is("union_layers", "yes") || layers.empty()) return;
+  for (const Part& part : parts_of(c))
+    for (auto table :
+         {&Scores::final_score, &Scores::final_raw, &Scores::unweighted, &Scores::unweighted_raw}) {
+      if (part.candidates.empty()) continue;
+      std::vector<Row> rows;
+      for (const Scores& layer : layers) {
+        rows.emplace_back();
+        for (const int64_t i : part.candidates)
+          rows.back().push_back((layer.*table)[0][static_cast<size_t>(i)]);
+      }
+      const Row united = kind.of(rows);
+      for (Scores& layer : layers)
+        for (Row& owner : layer.*table)
+          for (size_t x = 0; x < united.size(); ++x)
+            owner[static_cast<size_t>(part.candidates[x])] = united[x];
+    }
+}
+
 }  // namespace kvsim::reference

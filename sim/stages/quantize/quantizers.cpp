@@ -37,8 +37,10 @@ const Declare quant_keys_axis("quant_keys_axis", "channel | entry", "entry",
                               "whose numbers are a line of the format, of keys");
 const Declare quant_values_axis("quant_values_axis", "channel | entry", "entry",
                                 "whose numbers are a line of the format, of values");
-const Declare quant_rotate("quant_rotate", "none | hadamard | random", "none",
-                           "rotation of every key and value before rounding, undone behind it");
+const Declare quant_keys_turn("quant_keys_turn", "none | hadamard | random", "none",
+                              "orthogonal map of every key before rounding, undone behind it");
+const Declare quant_values_turn("quant_values_turn", "none | hadamard | random", "none",
+                                "orthogonal map of every value before rounding, undone behind it");
 const Declare quant_rope("quant_rope", "after | before", "after",
                          "keys are rounded after or before their rotation by position");
 
@@ -48,10 +50,26 @@ int64_t quantised_entries(const Settings& settings, Axis axis, int64_t slots) {
   return residual == 0 ? slots : slots / residual * residual;  // groups run over whole blocks
 }
 
+bool before_rope(const Settings& settings) { return settings.is(quant_rope, "before"); }
+
+/// Calls `rounds` with keys turned back from their positions where the record asks for that.
+template <class Rounds>
+void in_place(const Settings& settings, const SlotNumbers& slots, const Rounds& rounds) {
+  RotationMemory memory;
+  const auto turn = [&](int64_t sign) {
+    for (int64_t r = 0; before_rope(settings) && r < slots.k.rows(); ++r)
+      memory.rotate(*slots.rope, sign * slots.positions[static_cast<size_t>(r)], slots.k.row(r));
+  };
+  turn(-1);
+  rounds();
+  turn(1);
+}
+
 /// A form for keys or values; without a format they stay as they are.
 struct Side {
   const NumberFormat* format = nullptr;
   Axis axis = Axis::entry;
+  Orthogonal::Kind turn = Orthogonal::Kind::none;
 };
 
 /// Rounds the first `entries` rows in place.
@@ -105,14 +123,15 @@ struct TwoForms : Quantize {
     return "quant_residual as a multiple of quant_group, since groups run over entries";
   }
 
- protected:
+ private:
   static void round(const Settings& settings, const Side& side, Table<float>& x) {
     if (side.format == nullptr) return;
-    round_tensor(side, settings.count(quant_group),
-                 quantised_entries(settings, side.axis, x.rows()), x);
+    const int64_t entries = quantised_entries(settings, side.axis, x.rows());
+    const Orthogonal turn(side.turn, x.columns());
+    for (int64_t r = 0; r < entries; ++r) turn.apply(x.row(r));
+    round_tensor(side, settings.count(quant_group), entries, x);
+    for (int64_t r = 0; r < entries; ++r) turn.undo(x.row(r));
   }
-
- private:
   static void add(const Settings& settings, const Side& side, int64_t slots, int64_t width,
                   QuantizedCount& count) {
     if (side.format == nullptr) return;
@@ -157,43 +176,24 @@ struct PerChannel : EvenSteps {
       : EvenSteps("per-channel", "keys and values per channel", "", Axis::channel, Axis::channel) {}
 };
 
-/// Forms that the record names, with a rotation first where it asks for one.
+/// Forms that the record names, with an orthogonal map first where it asks for one.
 struct Formats : TwoForms {
   Formats()
       : TwoForms({"quantize", "formats", "keys in the form quant_keys, values in quant_values",
-                  "engines",
-                  "quant_keys quant_values quant_keys_axis quant_values_axis quant_rotate "
-                  "quant_rope quant_group quant_residual"}) {}
-  bool turns_keys(const Settings& settings) const override {
-    return settings.is(quant_rope, "before");
-  }
+                  "vLLM; llama.cpp",
+                  "quant_keys quant_values quant_keys_axis quant_values_axis "
+                  "quant_keys_turn quant_values_turn quant_rope quant_group quant_residual"}) {}
+  bool turns_keys(const Settings& settings) const override { return before_rope(settings); }
   Side keys_side(const Settings& settings) const override {
-    return {find_format(settings.text(quant_keys)), settings.word<Axis>(quant_keys_axis)};
+    return {find_format(settings.text(quant_keys)), settings.word<Axis>(quant_keys_axis),
+            settings.word<Orthogonal::Kind>(quant_keys_turn)};
   }
   Side values_side(const Settings& settings) const override {
-    return {find_format(settings.text(quant_values)), settings.word<Axis>(quant_values_axis)};
+    return {find_format(settings.text(quant_values)), settings.word<Axis>(quant_values_axis),
+            settings.word<Orthogonal::Kind>(quant_values_turn)};
   }
   void apply(const Settings& settings, const SlotNumbers& slots) const override {
-    if (turns_keys(settings)) turn(slots, -1);
-    each_rotated(settings, keys_side(settings), slots.k);
-    each_rotated(settings, values_side(settings), slots.v);
-    if (turns_keys(settings)) turn(slots, 1);
-  }
-
- private:
-  /// Turns keys back from their positions, or to them.
-  static void turn(const SlotNumbers& slots, int64_t sign) {
-    RotationMemory memory;
-    for (int64_t r = 0; r < slots.k.rows(); ++r)
-      memory.rotate(*slots.rope, sign * slots.positions[static_cast<size_t>(r)], slots.k.row(r));
-  }
-  static void each_rotated(const Settings& settings, const Side& side, Table<float>& x) {
-    if (side.format == nullptr) return;
-    const int64_t entries = quantised_entries(settings, side.axis, x.rows());
-    const Orthogonal turn(settings.word<Orthogonal::Kind>(quant_rotate), x.columns());
-    for (int64_t r = 0; r < entries; ++r) turn.apply(x.row(r));
-    round(settings, side, x);
-    for (int64_t r = 0; r < entries; ++r) turn.undo(x.row(r));
+    in_place(settings, slots, [&] { TwoForms::apply(settings, slots); });
   }
 };
 const Register<Quantize, NoQuantize, Kivi, PerToken, PerChannel, Formats> registered;
@@ -324,9 +324,14 @@ struct KvQuant : Quantize {
   KvQuant()
       : Quantize({"quantize", "kvquant",
                   "keys per channel, values per entry, to fitted levels, outliers apart", "KVQuant",
-                  "quant_bits quant_residual quant_outliers"}) {}
+                  "quant_bits quant_residual quant_outliers quant_rope"}) {}
+  bool turns_keys(const Settings& settings) const override {
+    return quantizers::before_rope(settings);
+  }
   void apply(const Settings& settings, const SlotNumbers& slots) const override {
-    Table<float>&k = slots.k, &v = slots.v;
+    quantizers::in_place(settings, slots, [&] { round(settings, slots.k, slots.v); });
+  }
+  static void round(const Settings& settings, Table<float>& k, Table<float>& v) {
     const int64_t entries = rounded_entries(settings, k.rows());
     if (entries == 0) return;
     std::vector<Line> channels, rows;

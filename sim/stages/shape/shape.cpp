@@ -10,6 +10,8 @@ const Declare block_score("block_score", "mean | max | root-mean-square", "mean"
                           "a block's score, of those of its entries", always,
                           only_with(selects_entries_if), lets_nest);
 
+const Declare union_layers("union_layers", "flag", "no", "one set for all layers", lets_nest);
+
 }  // namespace keys
 
 namespace {
@@ -44,6 +46,26 @@ void score_blocks(const Settings& settings, Range candidates, Table<double>& sco
     }
 }
 
+bool unites_layers(const Settings& settings) {
+  return chosen<Union>(settings).unites() && settings.flag(keys::union_layers);
+}
+
+void unite_layers(const Settings& settings, const std::vector<ScoredLayer*>& layers) {
+  for (Table<double> ScoredLayer::*const scores :
+       {&ScoredLayer::score, &ScoredLayer::raw, &ScoredLayer::unweighted,
+        &ScoredLayer::unweighted_raw}) {
+    if ((layers.front()->*scores).empty()) continue;
+    Table<double> united(std::ssize(layers), layers.front()->entries());
+    for (size_t l = 0; l < layers.size(); ++l)
+      std::ranges::copy((layers[l]->*scores).row(0), united.row(static_cast<int64_t>(l)).begin());
+    for (const Segment& segment : layers.front()->segments)
+      chosen<Union>(settings).apply(segment.candidates, united);
+    for (ScoredLayer* const layer : layers)
+      for (int64_t owner = 0; owner < layer->owners(); ++owner)
+        std::ranges::copy(united.row(0), (layer->*scores).row(owner).begin());
+  }
+}
+
 }  // namespace kvsim
 
 namespace kvsim::stages::shape::shape {
@@ -73,14 +95,15 @@ struct Fold : Union {
 };
 
 struct Mean : Fold {
-  Mean() : Fold({"union", "mean", "by the mean over heads", "OpenVINO; KVCompose"}) {}
+  Mean()
+      : Fold({"union", "mean", "by the mean over heads", "OpenVINO; KVCompose", "union_layers"}) {}
   double of(const std::vector<double>& heads) const override {
     return std::accumulate(heads.begin(), heads.end(), 0.0) / static_cast<double>(heads.size());
   }
 };
 
 struct Max : Fold {
-  Max() : Fold({"union", "max", "by the largest over heads", "kvsim"}) {}
+  Max() : Fold({"union", "max", "by the largest over heads", "kvsim", "union_layers"}) {}
   double of(const std::vector<double>& heads) const override {
     return *std::ranges::max_element(heads);
   }
@@ -88,7 +111,8 @@ struct Max : Fold {
 
 struct RootMeanSquare : Fold {
   RootMeanSquare()
-      : Fold({"union", "root-mean-square", "by the root of the mean square over heads", "kvsim"}) {}
+      : Fold({"union", "root-mean-square", "by the root of the mean square over heads", "kvsim",
+              "union_layers"}) {}
   double of(const std::vector<double>& heads) const override {
     double squares = 0;
     for (const double s : heads) squares += s * s;
@@ -100,7 +124,7 @@ struct RootMeanSquare : Fold {
 struct BestRank : Union {
   BestRank()
       : Union({"union", "best-rank", "the best entries of every head, then the second best ones",
-               "kvsim"}) {}
+               "kvsim", "union_layers"}) {}
   void apply(Range candidates, Table<double>& scores) const override {
     std::vector<double> best(static_cast<size_t>(candidates.size()),
                              -static_cast<double>(candidates.size()));

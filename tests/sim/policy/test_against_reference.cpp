@@ -175,6 +175,9 @@ TEST_CASE("rare records keep what the naive reference keeps, or both refuse them
          // Attention that sums to 1 in every head.
          "snapkv,queries=all,aggregate=single,single_row=1,kernel=7,stage1=mass,allocate=lava,"
          "rounding=kvpress,std_keep=0.4",
+         // One set for all layers, but of blocks and of those that the record does not skip.
+         "snapkv,union=mean,union_layers=yes,block=2",
+         "h2o,union=best-rank,union_layers=yes,skip_layers=0,prior=head-mean",
          // Not a number before a stage that would not look at it.
          "snapkv,queries=all,indicator=output-change,aggregate=mean-variance,"
          "redundancy=key-cosine,redundancy_mix=0",

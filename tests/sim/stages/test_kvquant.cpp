@@ -16,6 +16,7 @@ Settings settings(const char* bits, const char* residual, const char* outliers) 
   Settings values;
   values.set("quantize", "kvquant");
   values.set("quant_bits", bits);
+  values.set("quant_rope", "after");
   values.set("quant_residual", residual);
   values.set("quant_outliers", outliers);
   return values;

@@ -40,7 +40,8 @@ Settings settings(const char* keys, const char* values) {
                                                                      {"quant_values", values},
                                                                      {"quant_keys_axis", "entry"},
                                                                      {"quant_values_axis", "entry"},
-                                                                     {"quant_rotate", "none"},
+                                                                     {"quant_keys_turn", "none"},
+                                                                     {"quant_values_turn", "none"},
                                                                      {"quant_rope", "after"},
                                                                      {"quant_group", "32"},
                                                                      {"quant_residual", "0"}})
@@ -163,7 +164,7 @@ TEST_CASE("rotations are orthogonal and undone; rounding after one differs", "[q
 TEST_CASE("a key with one large channel loses less behind a rotation", "[quantize][stages]") {
   const auto error = [](const char* rotate) {
     Settings values = settings("int4", "none");
-    values.set("quant_rotate", rotate);
+    values.set("quant_keys_turn", rotate);
     Table<float> k(8, 64), v(8, 4);
     for (int64_t r = 0; r < 8; ++r)
       for (int64_t c = 0; c < 64; ++c)

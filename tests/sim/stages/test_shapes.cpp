@@ -45,6 +45,18 @@ TEST_CASE("a union gives all heads of a layer one set", "[shapes][stages]") {
   }
 }
 
+TEST_CASE("a union over layers gives all heads of all layers one set", "[shapes][stages]") {
+  const auto run = test::random_run({.prompt = 23}, {0, 1, 3}, 4);
+  for (const char* kind : {"mean", "max", "root-mean-square", "best-rank"}) {
+    const std::string of_layers = std::string("snapkv,window=4,union=") + kind;
+    const auto apart = test::kept_of(*run, {of_layers}, {"9"});
+    CHECK(apart[0][0][0]->owners != apart[1][0][0]->owners);
+    const auto united = test::kept_of(*run, {of_layers + ",union_layers=yes"}, {"9"});
+    for (const LayerKept& layer : united)
+      for (const auto& owner : layer[0][0]->owners) CHECK(owner == united[0][0][0]->owners[0]);
+  }
+}
+
 TEST_CASE("blocks are kept as a whole, by the scores of their entries", "[shapes][stages]") {
   const auto run = eight_entries();
   // Head 0, blocks of two: means 5, 4.5, 1.5, 1 of 24; head 1: 4, 3.5, 1.5, 1 of 20.

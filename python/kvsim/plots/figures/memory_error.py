@@ -6,8 +6,8 @@ from matplotlib.ticker import LogLocator
 
 from .. import load, style
 
-TITLE = "memory at equal output error, by entries kept and bits per number"
-FULL_BITS = 0   # stands for entries that are not quantised
+TITLE = "memory at equal output error, by entries kept and form of their numbers"
+WHOLE = "not quantised"
 
 
 def pages(results, options):
@@ -19,23 +19,28 @@ def pages(results, options):
 
 
 def families(results):
-    """[{bits: record}]: records that differ in their quantisation only."""
+    """[{form: record}]: records that differ in their quantisation only."""
     known = load.parameters(results)
     groups = []
     for records in load.alike(results, lambda key: key.startswith("quant")):
         members = {}
         for record in records:
-            members.setdefault(bits_of(known[record]), record)
+            members[form_of(known[record])] = record
         groups.append(members)
     return [members for members in groups if len(members) > 1][:3]
 
 
-def bits_of(keys):
-    return FULL_BITS if keys.get("quantize", "none") == "none" else int(keys["quant_bits"])
+def form_of(keys):
+    """What a record says of quantising, without what all kinds take."""
+    if keys.get("quantize", "none") == "none":
+        return WHOLE
+    said = [keys[key] for key in ("quant_bits", "quant_keys", "quant_values") if key in keys]
+    turned = keys.get("quant_keys_turn", "none")
+    return " ".join([keys["quantize"], "/".join(said), *([turned] if turned != "none" else [])])
 
 
 def draw(results, groups):
-    every = sorted({bits for members in groups for bits in members}, reverse=True)
+    every = sorted({form for members in groups for form in members}, key=lambda form: (form != WHOLE, form))
     error = results.variable("output_error_mean", "policy", "budget", "layer").mean("layer")
     # A full cache that is not quantised has none: nothing to draw on a log axis.
     points = xarray.Dataset({"error": error.where(error > 0)})
@@ -43,15 +48,15 @@ def draw(results, groups):
     fig, axes = style.frame(
         "Memory at equal output error", f"{results.subtitle}\nabove: each marker is a budget; "
         "below: memory that reaches an error, interpolated along the lines above", 2, len(groups),
-        2.1, [style.key(name(bits), style.line_style(every.index(bits))) for bits in every],
+        2.1, [style.key(form, style.line_style(every.index(form))) for form in every],
         ("", ""), sharex="row", sharey="row")
     for column, members in zip(axes.T, groups):
-        for bits, record in members.items():
+        for form, record in members.items():
             own = points.sel(policy=record).sortby("memory")
-            look = style.line_style(every.index(bits))
+            look = style.line_style(every.index(form))
             column[0].plot(own.memory, own.error, **look)
             reached(column[1], own.memory.values, own.error.values, look)
-        column[0].set(xscale="log", yscale="log", title=style.wrapped(members[min(members)]),
+        column[0].set(xscale="log", yscale="log", title=style.wrapped(members.get(WHOLE, next(iter(members.values())))),
                       xlabel="memory (fraction of the full cache)")
         column[1].set(xscale="log", yscale="log", xlabel="output error that is reached (relative)")
     for axis in (axis for ax in axes.flat for axis in (ax.xaxis, ax.yaxis)):
@@ -60,10 +65,6 @@ def draw(results, groups):
     axes[0, 0].set_ylabel("output error (relative)")
     axes[1, 0].set_ylabel("memory (fraction of the full cache)")
     return fig
-
-
-def name(bits):
-    return f"{bits} bits" if bits else "not quantised"
 
 
 def reached(ax, memory, error, look):
