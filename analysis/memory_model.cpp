@@ -246,8 +246,8 @@ const DeclareMeasure measure(
       "codes, scales, and the rest at --element-bytes; NaN for policies that do not quantise",
       Needs{&kQuantizes}},
      {"bytes_side", kCell, "bytes", "memory of votes, biases, estimates and bounds of pages",
-      "4 per vote, 4 g per bias, 4 per estimate; with indicator=page-bound 2 d * --element-bytes / "
-      "block per slot; else 0"},
+      "4 per vote, 4 g per bias, 4 per estimate; what schedule=reads chooses by, as with "
+      "indicator=page-bound 2 d * --element-bytes / block per slot; else 0"},
      {"bytes_flattened", kCell, "bytes", "bytes held, heads one behind the other",
       "bytes_quantized where it is defined, else bytes of the slots, + bytes_side + 4 per KV head"},
      {"bytes_padded", kCell, "bytes", "bytes held, every head of a layer as large as its largest",

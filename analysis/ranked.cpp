@@ -93,7 +93,7 @@ struct Ranked : Measure {
   Unranked stands_apart(MeasureResults& results, int64_t p) const {
     if (chosen<Queries>(settings(p)).looks_ahead()) return Unranked::hindsight;
     bool nothing = results.size("budget") > 0;
-    bool equal = nothing;
+    bool equal = nothing && !chosen<Schedule>(settings(p)).at_each_step();  // where steps score
     for (int64_t b = 0; b < results.size("budget"); ++b) {
       nothing = nothing && value(results, "stream_error_rms", p, b) <= kNothing;
       equal = equal && scores_equal(results, p, b);

@@ -1,0 +1,180 @@
+// Estimates by which a later step chooses what it reads (schedule=reads), beside Quest's pages.
+#include "sim/stages/indicator/indicator.hpp"
+
+namespace kvsim::stages::indicator::step_readers {
+namespace {
+
+const Declare read_channels("read_channels", "count >= 1 channels", "32",
+                            "channels of a query that estimate its logits", tested("2 5"));
+const Declare code_parts("code_parts", "count >= 1 parts", "2",
+                         "parts of a key that have codes of their own", tested("1 3"));
+const Declare code_bits("code_bits", "count [1, 8] bits", "6", "bits of the code of a part");
+
+/// Adds each head's softmax over the prompt of estimated logits.
+class Estimate : public StepScorer {
+ public:
+  explicit Estimate(const LayerWork& work)
+      : keys_(work.entries(), work.trace().k.dim(2)), work_(work) {}
+  void start(int kv_head) override {
+    work_.trace().k.read(kv_head, 0, work_.entries(), keys_.data());
+    prepare();
+  }
+  void score(const Table<float>& queries, std::span<double> out) const override {
+    std::ranges::fill(out, 0.0);
+    const Table<float> reading = estimating(queries);
+    std::vector<double> logits(out.size());
+    for (int64_t h = 0; h < reading.rows(); ++h) {
+      for (size_t i = 0; i < logits.size(); ++i) {
+        double sum = 0;
+        for (int64_t c = 0; c < reading.columns(); ++c)
+          sum += static_cast<double>(reading(h, c)) *
+                 static_cast<double>(keys_(static_cast<int64_t>(i), c));
+        logits[i] = work_.trace().scale * sum;
+      }
+      const double most = *std::ranges::max_element(logits);
+      double total = 0;
+      for (double& x : logits) total += x = std::exp(x - most);
+      for (size_t i = 0; i < out.size(); ++i) out[i] += logits[i] / total;
+    }
+  }
+
+ protected:
+  virtual void prepare() {}
+  /// Queries whose products with the stored keys are the estimates.
+  virtual Table<float> estimating(const Table<float>& queries) const { return queries; }
+  Table<float> keys_;  ///< [n][d] of the KV head at work, or what stands for them
+
+ private:
+  const LayerWork& work_;
+};
+
+/// SparQ, Algorithm 1: the channels in which the queries are largest, at the temperature that
+/// their share of a query's length asks for.
+struct Channels : Estimate {
+  Channels(const LayerWork& work, const Settings& settings)
+      : Estimate(work), count_(settings.count(read_channels)) {}
+  Table<float> estimating(const Table<float>& queries) const override {
+    const int64_t d = queries.columns(), taken = std::min(count_, d);
+    std::vector<double> size(static_cast<size_t>(d), 0.0);
+    for (int64_t h = 0; h < queries.rows(); ++h)
+      for (int64_t c = 0; c < d; ++c)
+        size[static_cast<size_t>(c)] += static_cast<double>(std::fabs(queries(h, c)));
+    std::vector<int64_t> order(size.size());
+    std::iota(order.begin(), order.end(), int64_t{0});
+    std::ranges::stable_sort(order, std::greater<>(),
+                             [&](int64_t c) { return size[static_cast<size_t>(c)]; });
+    Table<float> reading(queries.rows(), d);
+    for (int64_t h = 0; h < queries.rows(); ++h) {
+      double all = 0, own = 0;
+      for (const float q : queries.row(h)) all += static_cast<double>(std::fabs(q));
+      for (int64_t at = 0; at < taken; ++at)
+        own += static_cast<double>(std::fabs(queries(h, order[static_cast<size_t>(at)])));
+      for (int64_t at = 0; at < taken && own > 0; ++at) {
+        const int64_t c = order[static_cast<size_t>(at)];
+        reading(h,
+                c) = static_cast<float>(static_cast<double>(queries(h, c)) * std::sqrt(all / own));
+      }
+    }
+    return reading;
+  }
+
+ private:
+  int64_t count_;
+};
+
+/// PQCache: each part of a key is the nearest of 2^bits centroids, by Lloyd's iteration from evenly
+/// spaced entries (ten steps, equally near: the first).
+struct Codes : Estimate {
+  Codes(const LayerWork& work, const Settings& settings)
+      : Estimate(work), parts_(settings.count(code_parts)),
+        count_(std::min(int64_t{1} << settings.count(code_bits), work.entries())) {}
+  void prepare() override {
+    const int64_t d = keys_.columns(), parts = std::min(parts_, d);
+    for (int64_t part = 0; part < parts; ++part) round(part * d / parts, (part + 1) * d / parts);
+  }
+
+ private:
+  void round(int64_t from, int64_t to) {
+    const int64_t n = keys_.rows(), width = to - from;
+    Table<double> centre(count_, width);
+    for (int64_t k = 0; k < count_; ++k)
+      for (int64_t c = 0; c < width; ++c)
+        centre(k, c) = static_cast<double>(keys_((2 * k + 1) * n / (2 * count_), from + c));
+    std::vector<int64_t> code(static_cast<size_t>(n), 0);
+    const auto assign = [&] {
+      parallel_for(n, [&](int64_t i) {
+        double least = std::numeric_limits<double>::infinity();
+        for (int64_t k = 0; k < count_; ++k) {
+          double away = 0;
+          for (int64_t c = 0; c < width; ++c) {
+            const double x = static_cast<double>(keys_(i, from + c)) - centre(k, c);
+            away += x * x;
+          }
+          if (away < least) code[static_cast<size_t>(i)] = k;
+          least = std::min(least, away);
+        }
+      });
+    };
+    for (int step = 0; step < 10; ++step) {
+      assign();
+      Table<double> sums(count_, width);
+      std::vector<double> members(static_cast<size_t>(count_), 0.0);
+      for (int64_t i = 0; i < n; ++i) {
+        const int64_t k = code[static_cast<size_t>(i)];
+        members[static_cast<size_t>(k)] += 1;
+        for (int64_t c = 0; c < width; ++c) sums(k, c) += static_cast<double>(keys_(i, from + c));
+      }
+      for (int64_t k = 0; k < count_; ++k)  // one without members stays
+        for (int64_t c = 0; c < width && members[static_cast<size_t>(k)] > 0; ++c)
+          centre(k, c) = sums(k, c) / members[static_cast<size_t>(k)];
+    }
+    assign();
+    for (int64_t i = 0; i < n; ++i)
+      for (int64_t c = 0; c < width; ++c)
+        keys_(i, from + c) = static_cast<float>(centre(code[static_cast<size_t>(i)], c));
+  }
+  int64_t parts_, count_;
+};
+
+constexpr const char* kNoReference =
+    "a step's own query scores (tests/sim/replay/test_per_step.cpp)";
+constexpr const char* kTest = "queries=none,schedule=reads";
+
+template <class Scorer>
+struct Reader : EntryIndicator, ScoresSteps {
+  using EntryIndicator::EntryIndicator;
+  bool nowhere_else() const override { return true; }
+  bool at_each_step() const override { return true; }
+  std::unique_ptr<StepScorer> step_scorer(const LayerWork& work,
+                                          const Settings& settings) const override {
+    return std::make_unique<Scorer>(work, settings);
+  }
+  /// Nothing is known of an entry before a step asks.
+  Table<double> entries(const EntryRequest& request) const override {
+    return {request.owners(), request.work.entries()};
+  }
+};
+
+struct LargestChannels : Reader<Channels> {
+  LargestChannels()
+      : Reader({"indicator", "largest-channels",
+                "attention by the channels in which a step's query is largest", "SparQ",
+                "read_channels", "", kNoReference, kTest}) {}
+  /// Keys lie there once more, channel by channel.
+  double bytes_per_slot(const Settings&, int64_t key_dim, int64_t element_bytes) const override {
+    return static_cast<double>(key_dim * element_bytes);
+  }
+};
+
+struct KeyCodes : Reader<Codes> {
+  KeyCodes()
+      : Reader({"indicator", "key-codes", "attention by keys whose parts are codes", "PQCache",
+                "code_parts code_bits", "", kNoReference, kTest}) {}
+  double bytes_per_slot(const Settings& settings, int64_t, int64_t) const override {
+    return static_cast<double>(settings.count(code_parts) * settings.count(code_bits)) / 8;
+  }
+};
+const Register<Indicator, LargestChannels, KeyCodes> registered;
+
+}  // namespace
+}  // namespace kvsim::stages::indicator::step_readers
