@@ -12,7 +12,7 @@ import shutil
 from pathlib import Path
 
 from . import (agnostic, claims, contributed, coverage, decoding, details, drawn, instructions, losses,
-               plan, prediction, readings, replays, reread, runs, second_question, shapes, tasks, two_models)
+               plan, prediction, quantizing, readings, replays, reread, runs, second_question, shapes, tasks, two_models)
 
 ROOT = Path(__file__).resolve().parents[2]
 FEW = (plan.FLOOR, "oracle-mean", plan.RECENT, "layer-defensivekv:code", "layer-defensivekv",
@@ -169,6 +169,8 @@ FROM_TABLES = {
     "policies on both models": lambda studies: table(*two_models.both(studies)),
     "choices on two models": lambda studies: table(*two_models.choices(studies)),
     "orders of two models": lambda studies: table(*two_models.orders(studies)),
+    "fewer entries, fewer bits or both": lambda studies: table(*quantizing.winners(studies)),
+    "the full prompt in few bits": lambda studies: table(*quantizing.by_form(studies)),
     "what a shape costs": lambda studies: table(*shapes.cost(studies)),
     **{f"tasks, {name}": (lambda studies, make=make: table(*make(studies))) for name, make in {
         "accuracy": tasks.accuracy, "by task": tasks.by_task, "by question": tasks.by_question,
