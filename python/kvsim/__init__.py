@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from .results import Results, open_results
     from .searches.api import search
     from .studies.api import study
+    from .token_dropping import drop_tokens
     from .trace import Layer, Span, Trace
 
 _HOMES = {
@@ -51,6 +52,7 @@ _HOMES = {
     "results": ("Results", "open_results"),
     "searches.api": ("search",),
     "studies.api": ("study",),
+    "token_dropping": ("drop_tokens",),
     "trace": ("Layer", "Span", "Trace"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -59,7 +61,7 @@ __all__ = [
     "CompactCache", "DataError", "Error", "Explanation", "Figures", "KvsimWarning", "Layer",
     "PathNorm", "Policy", "Results", "Span", "Trace", "TraceWriter", "UsageError",
     "VerificationError",
-    "capture", "closed_loop", "compare", "demo_model", "explain", "figure_names", "from_engine",
+    "capture", "closed_loop", "compare", "demo_model", "drop_tokens", "explain", "figure_names", "from_engine",
     "from_kvpress",
     "least_bytes", "open_results", "plot", "policies", "press", "replay", "report", "sample",
     "search", "study", "sweep", "synth", "verify",

@@ -6,7 +6,6 @@ kept, by `replay`, and the cache is compressed before the model's forward return
 
 from __future__ import annotations
 
-import json
 import re
 import warnings
 import weakref
@@ -32,7 +31,7 @@ from .kvtrace.record import Recorder, replace_attention
 from .kvtrace.rope import find_rotations
 from .kvtrace.writer import TraceWriter
 from .plain import counted
-from .policy import Policy, as_policies, score_files
+from .policy import Policy, as_policies, described, score_files
 from .program import KvsimWarning, call, exchange, options, readable, run
 from .trace import Trace
 
@@ -45,15 +44,6 @@ except ImportError as error:
 REGISTERED_NAME = "kvsim_press"
 # The need, by `kvsim policies --json`, of a policy that looks past the prompt.
 LATER_QUERIES = re.compile(r"positions >= n|\.\.N-1")
-
-
-def _described(policy: Policy) -> dict:
-    """Answer of `kvsim policies` about a record: its needs, and the value of every key."""
-    found = json.loads(run(["policies", policy.record, "--json"], progress=False))
-    if "preset" not in found:
-        raise UsageError(f"{policy.record}: not a preset; kvsim.policies() lists them")
-    cells = {cell["key"]: cell["value"] for cell in found["preset"]["record"]}
-    return {"needs": found["preset"]["needs"], "cells": cells}
 
 
 def _check(policy: Policy, described: dict, tokenizer: Any) -> None:
@@ -181,7 +171,7 @@ class LivePress(BasePress):
         self.policy, self.tokenizer = policy, tokenizer
         self.dtype, self.seed, self.threads = dtype, seed, threads
         self.compression_ratio = compression_ratio
-        described = _described(policy)
+        described = described(policy)
         _check(policy, described, tokenizer)
         probe = described["cells"].get("probe", "none")
         self.probe = None if probe == "none" else probe

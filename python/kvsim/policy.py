@@ -1,11 +1,12 @@
 """Policies as Python objects: a preset with changed keys, or a function of one's own."""
 
+import json
 from collections.abc import Callable, Iterable, Sequence
 from os import PathLike
 
 from . import scoring
 from .errors import UsageError
-from .program import call
+from .program import call, run
 from .scoring import SCHEME, ScoreFunction
 from .trace import Trace
 
@@ -90,6 +91,15 @@ def as_policies(given: "str | ScoreFunction | Policy | Iterable | None") -> list
             raise UsageError(f"two functions are called {one.name}; kvsim.Policy(function, "
                              "name=...) gives one another name")
     return policies
+
+
+def described(policy: Policy) -> dict:
+    """Answer of `kvsim policies` about a record: its needs, and the value of every key."""
+    found = json.loads(run(["policies", policy.record, "--json"], progress=False))
+    if "preset" not in found:
+        raise UsageError(f"{policy.record}: not a preset; kvsim.policies() lists them")
+    cells = {cell["key"]: cell["value"] for cell in found["preset"]["record"]}
+    return {"needs": found["preset"]["needs"], "cells": cells}
 
 
 def score_files(

@@ -14,9 +14,11 @@ from .writer import TraceWriter
 
 NPZ = re.compile(r"layer-(\d+)\.npz")
 RAW = re.compile(r"Qcur-(\d+)\.f32")
+LMCACHE = ("kv.npy", "query.npy")
 CHECKS = 8   # positions whose outputs a trace keeps
 ARRAYS = {"q", "k", "v", "wo", "check_position", "check_output"}
 SAID = ("scale", "window", "softcap", "sinks")
+NO_EXTRAS = dict.fromkeys(SAID[1:])   # said: there is none
 
 
 def numbered(folder: Path, name: re.Pattern) -> list[int]:
@@ -60,6 +62,32 @@ def raw_layers(folder: Path, indices: list[int], heads: int, kv_heads: int,
         yield index, layer
 
 
+def lmcache_tensors(folder: Path, heads: int, kv_heads: int) -> list[np.ndarray]:
+    """As `retrieve` of LMCache's SDK hands them over: [2, layers, tokens, KV heads * head size] and
+    [1, layers, tokens, heads * head size]."""
+    try:
+        kv, query = (np.load(folder / name, mmap_mode="r", allow_pickle=False) for name in LMCACHE)
+    except ValueError as error:
+        raise CaptureError(f"{folder}: {' and '.join(LMCACHE)} cannot be read: {error}") from None
+    if kv.ndim != 4 or kv.shape[0] != 2 or not kv.size or kv.shape[3] % kv_heads or \
+            query.shape != (1, *kv.shape[1:3], kv.shape[3] // kv_heads * heads):
+        raise CaptureError(f"{folder}: found kv.npy {list(kv.shape)} and query.npy {list(query.shape)}, "
+                           f"expected [2, layers, tokens, {kv_heads} * head size] and "
+                           f"[1, layers, tokens, {heads} * head size]")
+    return [kv, query]
+
+
+def lmcache_layers(kv: np.ndarray, query: np.ndarray, heads: int, kv_heads: int,
+                   wo: Mapping[int, Any]) -> Iterator[tuple[int, dict]]:  # fmt: skip
+    """Layer by layer, tokens before heads; the model's outputs are not among them."""
+    tokens = kv.shape[2]
+    for index in range(kv.shape[1]):
+        yield index, {"wo": np.asarray(wo[index], dtype=np.float32),
+                      "q": query[0, index].reshape(tokens, heads, -1),
+                      "k": kv[0, index].reshape(tokens, kv_heads, -1),
+                      "v": kv[1, index].reshape(tokens, kv_heads, -1)}
+
+
 def said_of(index: int, layer: dict, attention: Mapping | None) -> dict[str, Any]:
     """What a layer's attention does with its logits, from the file or from who calls; none of it is
     guessed. 0, None and an empty array say that there is none."""
@@ -99,16 +127,17 @@ def from_engine(
     stored_type: str = "float16",
     overwrite: bool = False,
 ) -> Path:
-    """Makes a trace of what a hook in vLLM, or a callback of llama.cpp, wrote into a folder.
+    """Makes a trace of what a hook in vLLM, a callback of llama.cpp, or LMCache's SDK handed over.
 
     Args:
-        folder: with ``layer-0.npz``, ... (``data/vllm_hook.py``), or ``Qcur-0.f32``, ... (llama.cpp).
+        folder: with ``layer-0.npz``, ... (``data/vllm_hook.py``), ``Qcur-0.f32``, ... (llama.cpp), or
+            ``kv.npy`` and ``query.npy`` (LMCache).
         path: of the trace.
         model: its name.
         prompt_len: n, tokens in the cache when it is compressed.
         tokens: ids of all positions.
         num_layers: of the model; without it as many as there are files.
-        attention: of llama.cpp's files, whose callback cannot see it: ``scale`` of q . k,
+        attention: of files of llama.cpp and LMCache, which do not say it: ``scale`` of q . k,
             ``window`` (entries that a position sees, itself among them), ``softcap`` c of
             c tanh(logit / c), ``sinks`` [Hq], logits without a value; None where there is none.
             One for all layers, or by layer. The hook for vLLM writes them.
@@ -116,47 +145,51 @@ def from_engine(
             need it.
         rope_pairs: which dimensions rotate together: i and i + d/2, or 2i and 2i + 1 as llama.cpp
             has them for Llama and Mistral; the latter are brought into the former order.
-        heads, kv_heads, wo: of llama.cpp's files alone: query heads, KV heads, and by layer the
-            output projection [D, Hq * d] (``blk.N.attn_output.weight``).
+        heads, kv_heads, wo: of files of llama.cpp and LMCache alone: query heads, KV heads, and by layer
+            the output projection [D, Hq * d] (``blk.N.attn_output.weight``, ``o_proj.weight``).
         stored_type: as :class:`TraceWriter` takes it.
         overwrite: replace an existing file.
 
     Returns:
         The path of the trace. It holds the engine's own outputs at eight positions, for
-        :func:`kvsim.verify`.
+        :func:`kvsim.verify`; not of LMCache, whose cache has none.
     """
     folder = Path(folder)
     if not folder.is_dir():
         raise CaptureError(f"{folder}: no such folder", EXIT_USAGE)
     if indices := numbered(folder, NPZ):
         layers = npz_layers(folder, indices)
-    elif indices := numbered(folder, RAW):
-        if heads is None or kv_heads is None or wo is None:
-            raise CaptureError("files of llama.cpp do not say how many heads there are: give "
-                               "heads, kv_heads and wo", EXIT_USAGE)  # fmt: skip
+    elif not (indices := numbered(folder, RAW)) and not (folder / LMCACHE[0]).is_file():
+        raise CaptureError(f"{folder}: neither layer-0.npz, nor Qcur-0.f32 or the like, nor {LMCACHE[0]}")
+    elif heads is None or kv_heads is None or wo is None:
+        raise CaptureError(f"files of {'llama.cpp' if indices else 'LMCache'} do not say how many heads "
+                           "there are: give heads, kv_heads and wo", EXIT_USAGE)  # fmt: skip
+    elif indices:
         layers = raw_layers(folder, indices, heads, kv_heads, wo)
     else:
-        raise CaptureError(f"{folder}: neither layer-0.npz nor Qcur-0.f32 or the like")
+        tensors = lmcache_tensors(folder, heads, kv_heads)
+        indices = range(tensors[0].shape[1])
+        layers = lmcache_layers(*tensors, heads, kv_heads, wo)
     checks = None
     with TraceWriter(path, stored_type, overwrite=overwrite) as writer:
         for index, layer in layers:
             said = said_of(index, layer, attention)
-            q, k, v, out = (np.swapaxes(layer[name], 0, 1)
+            q, k, v, out = (None if name not in layer else np.swapaxes(layer[name], 0, 1)
                             for name in ("q", "k", "v", "check_output"))
             total, size = q.shape[1:]
             if rope_pairs == "neighbours":
                 order = [*range(0, size, 2), *range(1, size, 2)]
                 q, k = q[..., order], k[..., order]
             if writer.positions is None:
-                checks = layer["check_position"]
+                checks = layer.get("check_position")
                 inv_freq = None if rope_theta is None else \
                     rope_theta ** (-np.arange(0, size, 2) / size)
                 writer.describe(model=model, num_layers=num_layers or indices[-1] + 1,
                                 prompt_len=prompt_len, query_positions=range(total),
                                 tokens=tokens, inv_freq=inv_freq, check_positions=checks,
                                 source={"engine": str(folder.name)})  # fmt: skip
-            if not np.array_equal(checks, layer["check_position"]) or \
-                    out.shape != (len(q), len(checks), v.shape[2]):
+            if out is not None and (not np.array_equal(checks, layer["check_position"]) or
+                                    out.shape != (len(q), len(checks), v.shape[2])):
                 raise CaptureError(f"layer {index}: outputs {list(out.shape)} at "
                                    f"{list(layer['check_position'])}, expected "
                                    f"{[len(q), len(checks), v.shape[2]]} at {list(checks)}")
