@@ -123,6 +123,7 @@ group_models() {   # label: capture
   newest tests/capture/test_models.py
   newest tests/capture/test_latent.py
   newest tests/python/test_engines.py
+  newest tests/python/test_token_dropping.py
 }
 group_models_oldest() {   # label: capture
   oldest tests/python/test_model.py

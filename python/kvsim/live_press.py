@@ -171,9 +171,9 @@ class LivePress(BasePress):
         self.policy, self.tokenizer = policy, tokenizer
         self.dtype, self.seed, self.threads = dtype, seed, threads
         self.compression_ratio = compression_ratio
-        described = described(policy)
-        _check(policy, described, tokenizer)
-        probe = described["cells"].get("probe", "none")
+        found = described(policy)
+        _check(policy, found, tokenizer)
+        probe = found["cells"].get("probe", "none")
         self.probe = None if probe == "none" else probe
         self.kept: dict[int, np.ndarray] = {}
         self._prefill: _Prefill | None = None

@@ -3,7 +3,6 @@
 The tensors become a temporary trace, the program chooses by `replay`, and what it keeps is gathered.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -61,6 +60,7 @@ class TokenDropper:
             tensors = kinds["kv"]
         kv, queries = self._by_heads(tensors, queries)
         n = kv.shape[2]
+        token_ids = token_ids.tolist() if hasattr(token_ids, "tolist") else token_ids
         if len(token_ids) != n:
             raise UsageError(f"token_ids: found {len(token_ids)}, expected one for each of {n} tokens")
         rows = 0 if queries is None else queries.shape[2]
@@ -184,8 +184,8 @@ class TokenDropper:
                 return self._sets(kv, queries, range(MADE_UP), range(MADE_UP), SHARES, **other)
 
             expected = sets()
-            for what, found in (("the output projection W_O", sets(wo=numbers(2))),
-                                ("what comes after the prompt", sets(later=numbers(3)))):
+            for what, found in (("what comes after the prompt", sets(later=numbers(3))),
+                                ("the output projection W_O", sets(wo=numbers(2)))):
                 if any((one[layer] != other[layer]).any() for one, other in zip(expected, found)
                        for layer in one):
                     raise UsageError(f"{self.policy.record}: chooses by {what}, expected a policy of "

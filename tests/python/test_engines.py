@@ -121,6 +121,30 @@ class EngineTest(unittest.TestCase):
         np.testing.assert_allclose(trace[1].keys, self.vllm()[1].keys, atol=1e-6)
         np.testing.assert_array_equal(self.kept(trace), self.kept(self.vllm_trace()))
 
+    def test_tensors_of_lmcache_become_the_same_trace(self):
+        folder = self.folder / "lmcache"
+        folder.mkdir()
+        q, k, v = (np.stack([self.whole()[name].reshape(TOTAL, -1)] * 2) for name in "qkv")
+        np.save(folder / "kv.npy", np.stack([k, v]))
+        np.save(folder / "query.npy", q[None])
+        given = {"heads": HEADS, "kv_heads": KV, "wo": {index: self.wo for index in range(2)}}
+        with self.assertRaisesRegex(kvsim.Error, "files of LMCache do not say how many heads"):
+            self.trace("lmcache", attention=PLAIN)
+        with self.assertRaisesRegex(kvsim.Error, "layer 0: scale, window, softcap, sinks not said"):
+            self.trace("lmcache", **given)
+        trace, expected = self.trace("lmcache", **given, attention=PLAIN), self.vllm()
+        self.assertEqual((trace.layers, trace.num_layers, trace.total_len), ([0, 1], 2, TOTAL))
+        for index in range(2):
+            for name in ("queries", "keys", "values", "wo"):
+                np.testing.assert_array_equal(getattr(trace[index], name), getattr(expected[index], name))
+        np.testing.assert_array_equal(self.kept(trace), self.kept(expected))
+        np.save(folder / "query.npy", q[None, :, :-1])
+        with self.assertRaisesRegex(kvsim.Error, r"query.npy \[1, 2, 51, 32\], expected"):
+            self.trace("lmcache", **given, attention=PLAIN)
+        (folder / "query.npy").write_bytes(b"no array")
+        with self.assertRaisesRegex(kvsim.Error, "kv.npy and query.npy cannot be read"):
+            self.trace("lmcache", **given, attention=PLAIN)
+
     def test_what_attention_does_with_logits_is_judged_by_verify(self):
         for name in ("scale", "window", "softcap", "sinks", "all"):
             changed = OTHERS if name == "all" else {name: OTHERS[name]}
@@ -140,7 +164,7 @@ class EngineTest(unittest.TestCase):
 
     def test_what_is_wrong_is_one_line(self):
         for name, files, said in (
-                ("none", [], "neither layer-0.npz nor Qcur-0.f32"),
+                ("none", [], "neither layer-0.npz, nor Qcur-0.f32 or the like, nor kv.npy"),
                 ("raw", ["Qcur-0.f32"], "give heads, kv_heads and wo")):
             (self.folder / name).mkdir()
             for file in files:
