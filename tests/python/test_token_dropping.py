@@ -182,6 +182,24 @@ class TokenDroppingTest(unittest.TestCase):
         np.testing.assert_array_equal(found[0][..., 8:], kv[0][:, kept][..., 8:])
         self.assertTrue((found[0][:, 4:, :, :8] != kv[0][:, kept][:, 4:, :, :8]).all())
 
+    def test_turned_keys_are_those_of_the_kept_tokens_alone(self):
+        """Keys of a first layer say nothing but their token and its place."""
+        from transformers import LlamaConfig, LlamaForCausalLM
+
+        torch.manual_seed(0)
+        model = LlamaForCausalLM(LlamaConfig(
+            vocab_size=1000, hidden_size=HEADS * SIZE, intermediate_size=32, num_hidden_layers=2,
+            num_attention_heads=HEADS, num_key_value_heads=KV)).eval()
+
+        def cached(ids):
+            with torch.no_grad():
+                layers = model(torch.tensor([ids])).past_key_values.layers
+            return torch.stack([torch.stack([getattr(one, part)[0].transpose(0, 1).flatten(1)
+                                             for one in layers]) for part in ("keys", "values")])
+
+        kv, kept = drop_tokens("streaming", inv_freq=model.model.rotary_emb.inv_freq)(cached(IDS), IDS)
+        torch.testing.assert_close(kv[:, 0], cached(kept)[:, 0], atol=2e-6, rtol=1e-5)
+
     def test_a_function_is_a_policy(self):
         def by_place(layer):
             return np.tile(np.sin(layer.positions), (len(layer.keys), 1))
