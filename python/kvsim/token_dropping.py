@@ -40,7 +40,6 @@ class TokenDropper:
                               if key != "positions" and cells.get(key, plain) != plain):
             raise UsageError(f"{policy.record}: found {found}, expected a policy that compresses once "
                              "after the prompt and changes no entry: an engine holds entries as they are")
-        self.spans_layers = "union_span" in cells
         self._check_what_is_read()
 
     def __repr__(self) -> str:
@@ -149,13 +148,10 @@ class TokenDropper:
         for layer, mask in sorted(masks.items()):
             for head, kept in enumerate(mask):
                 if differ := int((kept != first).sum()):
-                    advice = "union=mean makes one set of a layer's heads" if not layer else \
-                        "union_span=layers makes one set of all layers" if self.spans_layers else \
-                        "a function score(layer) may give the same scores in all layers"
                     raise UsageError(
                         f"{self.policy.record}: layer {layer}, head {head} keeps other tokens than layer "
                         f"0, head 0 ({differ} of {len(kept)} differ), expected one set for all layers and "
-                        f"heads: {advice}")
+                        "heads: add union=mean,union_layers=yes, and allocate=uniform where counts differ")
         return first
 
     def _gathered(self, kv: Any, kept: np.ndarray, heads: int) -> Any:
@@ -211,7 +207,7 @@ def drop_tokens(policy: PolicyLike, keep: float = 0.5, *, kv_heads: int | None =
                 threads: int | None = None) -> TokenDropper:
     """A policy as the function that LMCache's SDK edits a cached prompt with (docs/engines.md).
 
-    >>> drop = kvsim.drop_tokens("streaming", keep=0.3, kv_heads=8, inv_freq=inv_freq)
+    >>> drop = kvsim.drop_tokens("snapkv,union=mean,union_layers=yes", keep=0.3, kv_heads=8)
     >>> request.modify_kv(drop)   # or kv, kept_ids = drop(kv, token_ids, queries=queries)
 
     Args:

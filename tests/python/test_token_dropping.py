@@ -93,11 +93,14 @@ class TokenDroppingTest(unittest.TestCase):
                 ("knorm,union=mean", 0.3, {}), ("keydiff,union=max", 0.55, {}), ("lagkv,union=mean", 0.3, {}),
                 ("cur,union=mean", 0.2, {}), ("snapkv,union=mean", 0.3, {}), ("h2o,union=mean", 0.3, {}),
                 ("snapkv:official,union=mean", 0.3, {}), ("snapkv,union=mean,block=16", 0.3, {}),
-                ("snapkv,union=mean", 1.0, {}),
+                ("snapkv,union=mean", 1.0, {}), ("random,union=mean,union_layers=yes", 0.3, {}),
+                ("snapkv,union=mean,union_layers=yes", 0.3, {}), ("h2o,union=max,union_layers=yes", 0.2, {}),
+                ("keydiff,union=best-rank,union_layers=yes,block=8", 0.4, {}),
                 ("expected-attention,union=mean", 0.3, {"inv_freq": INV_FREQ}),
                 ("snapkv,union=mean", 0.3, {"attention": {"scale": 0.9, "window": None, "softcap": None,
                                                           "sinks": None}})):
             with self.subTest(policy=policy, keep=keep, **given):
+                self.kv, self.queries = made_up(alike="union_layers" not in policy)
                 kept = self.replayed(policy, keep, self.kv, self.queries, given.get("inv_freq"),
                                      given.get("attention", {}).get("scale"))
                 self.assertTrue((kept == kept[0, 0]).all())
@@ -215,15 +218,16 @@ class TokenDroppingTest(unittest.TestCase):
 
     def test_sets_that_differ_are_refused_where_they_do(self):
         kv, queries = made_up(alike=False)
-        for policy, said in (("snapkv", r"layer 0, head 1 keeps other tokens .*union=mean"),
+        for policy, said in (("snapkv", r"layer 0, head 1 keeps other tokens .*union_layers=yes"),
                              ("snapkv,union=mean", r"layer 1, head 0 keeps other tokens than layer 0"),
-                             ("random", "layer 0, head 1 keeps other tokens")):
+                             ("snapkv,union=mean,union_layers=yes,allocate=pyramid", "layer 1, head 0 keeps")):
             with self.assertRaisesRegex(kvsim.UsageError, f"^{policy}: {said}"):
                 drop_tokens(policy)(kv, IDS, queries=queries)
         _, kept = drop_tokens("streaming")(kv, range(TOKENS))
         self.assertEqual(len(kept), 90)
 
     def test_the_page_says_which_policies_are_served(self):
+        kv, queries = made_up(alike=False)
         page = (ROOT / "docs" / "engines.md").read_text(encoding="utf-8")
         table = re.findall(r"^\| (keys and values.*|also queries.*|refused.*?) \| (.*) \|$", page, re.M)
         self.assertEqual(len(table), 10)
@@ -237,14 +241,15 @@ class TokenDroppingTest(unittest.TestCase):
                     if name == "quantize":
                         name = "streaming,quantize=kivi"
                     rotation = {"inv_freq": INV_FREQ} if "inv_freq" in what or "refused" in what else {}
-                    queries = None if what.startswith("keys") else self.queries
+                    seen = None if what.startswith("keys") else queries
                     if not what.startswith("refused"):
-                        record = name if name in ("full", "streaming", "lm-infinite") else f"{name},union=mean"
-                        drop_tokens(record, **rotation)(self.kv, IDS, queries=queries)
+                        record = name if name in ("full", "streaming", "lm-infinite") else \
+                            f"{name},union=mean,union_layers=yes,allocate=uniform"
+                        drop_tokens(record, **rotation)(kv, IDS, queries=seen)
                         continue
                     with self.assertRaisesRegex(kvsim.Error, next(
                             one for start, one in said.items() if what.startswith(start))):
-                        drop_tokens(name, **rotation)(self.kv, IDS, queries=queries)
+                        drop_tokens(name, **rotation)(kv, IDS, queries=seen)
 
     def test_what_is_wrong_is_one_line(self):
         for keep in (0, -0.1, 1.5, True, "half", float("nan")):
