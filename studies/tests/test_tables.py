@@ -255,7 +255,7 @@ class ShapesTest(unittest.TestCase):
 
     def test_presets_of_the_table_are_presets_of_the_program(self):
         root = Path(__file__).resolve().parents[2]
-        known = (root / "docs/policies.md").read_text(encoding="utf-8")
+        known = (root / "docs/presets.md").read_text(encoding="utf-8")
         for _, record in shapes.records():
             self.assertIn(f"| `{record.split(',')[0]}` |", known)
 
