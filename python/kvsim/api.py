@@ -51,30 +51,15 @@ def _layers(given: Layers | None) -> str | None:
     return given if numbers is None else ",".join(map(str, numbers))
 
 
-def replay(
-    trace: str | PathLike | Trace,
-    policies: PolicyLike | Iterable[PolicyLike] | None = None,
-    budgets: Budgets | None = None,
-    *,
-    layers: Layers | None = None,
-    later: str | None = None,
-    metrics: str | Iterable[str] = (),
-    save_keep: bool = False,
-    per_head: bool = False,
-    fragility: bool = False,
-    importance: str | None = None,
-    scope: str | None = None,
-    outlier: float | None = None,
-    wo_steps: int | None = None,
-    horizon: int | None = None,
-    span_complement: str | Iterable[str] = (),
-    seed: int | None = None,
-    backend: str | None = None,
-    threads: int | None = None,
-    out: str | PathLike | None = None,
-    overwrite: bool = False,
-    progress: bool | None = None,
-) -> xarray.Dataset:
+def replay(trace: str | PathLike | Trace, policies: PolicyLike | Iterable[PolicyLike] | None = None,
+           budgets: Budgets | None = None, *, layers: Layers | None = None,
+           later: str | None = None, metrics: str | Iterable[str] = (), save_keep: bool = False,
+           per_head: bool = False, fragility: bool = False, importance: str | None = None,
+           scope: str | None = None, outlier: float | None = None, wo_steps: int | None = None,
+           horizon: int | None = None, span_complement: str | Iterable[str] = (),
+           seed: int | None = None, backend: str | None = None, threads: int | None = None,
+           out: str | PathLike | None = None, overwrite: bool = False,
+           progress: bool | None = None) -> xarray.Dataset:
     """Replays policies at several budgets and measures what later tokens lose.
 
     >>> results = replay("data/sample.h5", ["snapkv", my_score], [0.2, 128])
@@ -132,13 +117,8 @@ def replay(
         return open_results(target)
 
 
-def _scores(
-    policies: Sequence[Policy],
-    trace: Trace,
-    folder: str | PathLike,
-    layers: Layers | None,
-    progress: bool | None,
-) -> None:
+def _scores(policies: Sequence[Policy], trace: Trace, folder: str | PathLike, layers: Layers | None,
+            progress: bool | None) -> None:
     """Scores the functions among `policies` with a bar."""
     bar = Bar(progress)
     try:
@@ -147,16 +127,10 @@ def _scores(
         bar.close()
 
 
-def sweep(
-    config: str | PathLike | Mapping[str, Any],
-    out: str | PathLike,
-    *,
-    traces: Iterable[str | PathLike | Trace] = (),
-    backend: str | None = None,
-    threads: int | None = None,
-    overwrite: bool = False,
-    progress: bool | None = None,
-) -> list[xarray.Dataset]:
+def sweep(config: str | PathLike | Mapping[str, Any], out: str | PathLike, *,
+          traces: Iterable[str | PathLike | Trace] = (), backend: str | None = None,
+          threads: int | None = None, overwrite: bool = False,
+          progress: bool | None = None) -> list[xarray.Dataset]:
     """Replays a grid of policies, budgets, traces and seeds; resumes where it stopped.
 
     >>> grid = {"budgets": [64, 128], "policy": [{"preset": "restkv", "ema_alpha": [0.1, 0.3]}]}
@@ -237,12 +211,8 @@ def _write_config(config: Mapping[str, Any], folder: Path) -> Path:
     return file
 
 
-def verify(
-    trace: str | PathLike | Trace,
-    *,
-    tolerance: float | None = None,
-    layers: Layers | None = None,
-) -> pandas.DataFrame:
+def verify(trace: str | PathLike | Trace, *, tolerance: float | None = None,
+           layers: Layers | None = None) -> pandas.DataFrame:
     """Recomputes the model's own attention outputs from a trace: the largest error per layer.
 
     Raises:

@@ -226,14 +226,10 @@ def sentences(frame: pandas.DataFrame, policies: tuple[str, str], texts: list[Te
     return said
 
 
-def compare(
-    a: str,
-    b: str,
-    results: "xarray.Dataset | str | PathLike | Iterable[xarray.Dataset | str | PathLike]",
-    *,
-    metrics: str | Iterable[str] | None = None,
-    budgets: str | float | Iterable[str | float] | None = None,
-) -> pandas.DataFrame:
+def compare(a: str, b: str,
+            results: "xarray.Dataset | str | PathLike | Iterable[xarray.Dataset | str | PathLike]",
+            *, metrics: str | Iterable[str] | None = None,
+            budgets: str | float | Iterable[str | float] | None = None) -> pandas.DataFrame:
     """How two policies differ at every budget, paired, with intervals.
 
     >>> table = kvsim.compare("h2o", "snapkv", [first, second])

@@ -45,16 +45,9 @@ class Explanation:
         return f"<div>{html.escape(said)}{self.lost.to_html()}</div>"
 
 
-def explain(
-    results: xarray.Dataset | str | PathLike,
-    trace: str | PathLike | Trace | None = None,
-    *,
-    policy: str | None = None,
-    budget: str | float | None = None,
-    layer: int | None = None,
-    step: int | None = None,
-    top: int = 20,
-) -> Explanation:
+def explain(results: xarray.Dataset | str | PathLike, trace: str | PathLike | Trace | None = None,
+            *, policy: str | None = None, budget: str | float | None = None,
+            layer: int | None = None, step: int | None = None, top: int = 20) -> Explanation:
     """Why did it fail there? The prompt tokens whose importance was lost, most first.
 
     Without `policy`, `budget`, `layer` or `step` it takes those of the largest stream error,

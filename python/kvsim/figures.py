@@ -24,19 +24,11 @@ class Figures(list[Path]):
                 display(Image(data=one.read_bytes(), format="png", alt=one.stem))
 
 
-def plot(
-    results: "xarray.Dataset | str | PathLike | Iterable[xarray.Dataset | str | PathLike]",
-    out: str | PathLike | None = None,
-    *,
-    only: str | Iterable[str] | None = None,
-    formats: str | Iterable[str] | None = None,
-    budget: str | float | None = None,
-    layers: str | None = None,
-    policy: str | Iterable[str] | None = None,
-    pool: bool = False,
-    width: str | None = None,
-    overwrite: bool = False,
-) -> Figures:
+def plot(results: "xarray.Dataset | str | PathLike | Iterable[xarray.Dataset | str | PathLike]",
+         out: str | PathLike | None = None, *, only: str | Iterable[str] | None = None,
+         formats: str | Iterable[str] | None = None, budget: str | float | None = None,
+         layers: str | None = None, policy: str | Iterable[str] | None = None, pool: bool = False,
+         width: str | None = None, overwrite: bool = False) -> Figures:
     """Draws figures of one dataset or several, all that they are enough for.
 
     Args:

@@ -88,17 +88,15 @@ class _Stage:
         cut = [lambda hidden, a=a, b=b: hidden[..., a:b] for a, b in zip(ends, ends[1:])]
         weight = torch.from_numpy(np.array(layer.wo, dtype=np.float32)).reshape(
             self.heads * width, -1).T
-        config = SimpleNamespace(
-            num_attention_heads=self.heads, num_key_value_heads=self.kv_heads, head_dim=self.dim,
-            hidden_size=weight.shape[0], num_hidden_layers=layer.num_layers,
-            _attn_implementation="eager" if attentions else "sdpa",
-        )
+        config = SimpleNamespace(num_attention_heads=self.heads, num_key_value_heads=self.kv_heads,
+                                 head_dim=self.dim, hidden_size=weight.shape[0],
+                                 num_hidden_layers=layer.num_layers,
+                                 _attn_implementation="eager" if attentions else "sdpa")
         return SimpleNamespace(
             config=config, head_dim=self.dim, num_key_value_groups=layer.group_size,
             num_heads=self.heads, num_key_value_heads=self.kv_heads, layer_idx=layer.index,
             q_proj=cut[0], k_proj=cut[1], v_proj=cut[2], o_proj=SimpleNamespace(weight=weight),
-            rotary_emb=self._rotary, training=False,
-        )
+            rotary_emb=self._rotary, training=False)
 
     def attention(self) -> "torch.Tensor":
         """[1, Hq, n, n], NaN in rows whose query the trace lacks."""
@@ -147,10 +145,9 @@ class Press:
         return scores
 
     def _score(self, stage: _Stage, attentions: bool) -> "torch.Tensor":
-        return self.press.score(
-            stage.module(attentions), stage.hidden, stage.keys.clone(), stage.values.clone(),
-            stage.attention() if attentions else None, {"position_embeddings": stage.embeddings},
-        )
+        return self.press.score(stage.module(attentions), stage.hidden, stage.keys.clone(),
+                                stage.values.clone(), stage.attention() if attentions else None,
+                                {"position_embeddings": stage.embeddings})
 
 
 def from_kvpress(press: Any, *, name: str | None = None, **keys: object) -> Policy:

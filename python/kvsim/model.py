@@ -17,12 +17,8 @@ from .trace import Trace
 _folders: list[tempfile.TemporaryDirectory] = []
 
 
-def conversation_of(
-    messages: str | Sequence[Mapping[str, str]],
-    spans: Mapping[str, str] | None,
-    compress_after: int | None,
-    markup: bool,
-) -> Any:
+def conversation_of(messages: str | Sequence[Mapping[str, str]], spans: Mapping[str, str] | None,
+                    compress_after: int | None, markup: bool) -> Any:
     """Messages with their marks as what the capture works on."""
     import json
 
@@ -53,32 +49,16 @@ def conversation_of(
     return conversation
 
 
-def capture(
-    model: Any,
-    tokenizer: Any = None,
-    messages: str | Sequence[Mapping[str, str]] | None = None,
-    out: str | PathLike | None = None,
-    *,
-    inputs: Mapping[str, Any] | None = None,
-    steps: int | None = None,
-    answer: str = "",
-    spans: Mapping[str, str] | None = None,
-    compress_after: int | None = None,
-    markup: bool = True,
-    raw: bool = False,
-    layers: Sequence[int] | None = None,
-    queries: int | str | None = None,
-    dtype: str = "float16",
-    checks: int = 8,
-    probes: Sequence[str] = (),
-    temperature: float = 0.0,
-    top_p: float = 1.0,
-    repetition_penalty: float = 1.0,
-    seed: int = 0,
-    ignore_end: bool = False,
-    overwrite: bool = False,
-    progress: bool | None = None,
-) -> Trace:
+def capture(model: Any, tokenizer: Any = None,
+            messages: str | Sequence[Mapping[str, str]] | None = None,
+            out: str | PathLike | None = None, *, inputs: Mapping[str, Any] | None = None,
+            steps: int | None = None, answer: str = "", spans: Mapping[str, str] | None = None,
+            compress_after: int | None = None, markup: bool = True, raw: bool = False,
+            layers: Sequence[int] | None = None, queries: int | str | None = None,
+            dtype: str = "float16", checks: int = 8, probes: Sequence[str] = (),
+            temperature: float = 0.0, top_p: float = 1.0, repetition_penalty: float = 1.0,
+            seed: int = 0, ignore_end: bool = False, overwrite: bool = False,
+            progress: bool | None = None) -> Trace:
     """Captures what a model that you hold puts into its attention layers.
 
     The model's own code runs unchanged; the capture listens in through transformers' registry of
@@ -142,12 +122,10 @@ def capture(
     name = str(getattr(model, "name_or_path", "")) or type(model).__name__
     loaded = LoadedModel(model, tokenizer, name, f"{type(model).__name__} of the caller")
     sampling = Sampling(temperature, top_p, repetition_penalty, seed, ignore_end)
-    options = CaptureOptions(
-        layers=None if layers is None else sorted(set(layers)), window=queries, steps=steps,
-        answer=answer.strip(), raw=raw, checks=checks, probes=list(probes),
-        stored_type=dtype, sampling=sampling,
-        record={"tool": "kvsim.capture"}, wider='dtype="float32"',
-    )
+    options = CaptureOptions(layers=None if layers is None else sorted(set(layers)), window=queries,
+                             steps=steps, answer=answer.strip(), raw=raw, checks=checks,
+                             probes=list(probes), stored_type=dtype, sampling=sampling,
+                             record={"tool": "kvsim.capture"}, wider='dtype="float32"')
     bar = Bar(progress)
     was_training = model.training
     try:
@@ -223,20 +201,12 @@ def _window(queries: Any) -> int | None:
     return int(queries)
 
 
-def closed_loop(
-    model: Any,
-    results: xarray.Dataset | str | PathLike,
-    trace: str | PathLike | Trace | None = None,
-    out: str | PathLike | None = None,
-    *,
-    inputs: Mapping[str, Any] | None = None,
-    policies: Iterable[str] | None = None,
-    budgets: Iterable[str | float | int] | None = None,
-    generate: int | None = None,
-    threads: int = 0,
-    overwrite: bool = False,
-    progress: bool | None = None,
-) -> xarray.Dataset:
+def closed_loop(model: Any, results: xarray.Dataset | str | PathLike,
+                trace: str | PathLike | Trace | None = None, out: str | PathLike | None = None, *,
+                inputs: Mapping[str, Any] | None = None, policies: Iterable[str] | None = None,
+                budgets: Iterable[str | float | int] | None = None, generate: int | None = None,
+                threads: int = 0, overwrite: bool = False,
+                progress: bool | None = None) -> xarray.Dataset:
     """Loss of the model itself: it runs again, once per policy and budget, with what was kept.
 
     >>> results = replay(trace, ["snapkv", "restkv"], [0.1, 0.3], save_keep=True)

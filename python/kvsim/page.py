@@ -11,15 +11,9 @@ from .program import exchange, options, run
 from .results_file import as_file, trace_of
 
 
-def report(
-    results: "xarray.Dataset | str | PathLike | Iterable[xarray.Dataset | str | PathLike]",
-    out: str | PathLike,
-    *,
-    trace: str | PathLike | Iterable[str | PathLike] | None = None,
-    title: str | None = None,
-    pool: bool = False,
-    overwrite: bool = False,
-) -> Path:
+def report(results: "xarray.Dataset | str | PathLike | Iterable[xarray.Dataset | str | PathLike]",
+           out: str | PathLike, *, trace: str | PathLike | Iterable[str | PathLike] | None = None,
+           title: str | None = None, pool: bool = False, overwrite: bool = False) -> Path:
     """Writes one HTML file that opens in any browser, without a network.
 
     Args:

@@ -152,10 +152,8 @@ def show_in_notebooks() -> None:
     except NameError:
         return
     formatter = shell.display_formatter.formatters["text/html"]
-    formatter.for_type(
-        xarray.Dataset,
-        lambda one: summary_html(one) if is_results(one) else one._repr_html_(),
-    )
+    formatter.for_type(xarray.Dataset,
+                       lambda one: summary_html(one) if is_results(one) else one._repr_html_())
 
 
 @xarray.register_dataset_accessor("kvsim")

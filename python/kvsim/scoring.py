@@ -93,8 +93,7 @@ def _place(file: str, line: int) -> str:
 def definition(function: ScoreFunction) -> str:
     """File and line of a function, of what it wraps, or of the class of a callable object."""
     inner = inspect.unwrap(getattr(function, "func", function))
-    code = getattr(inner, "__code__", None) or getattr(
-        type(inner).__call__, "__code__", None)
+    code = getattr(inner, "__code__", None) or getattr(type(inner).__call__, "__code__", None)
     return _place(code.co_filename, code.co_firstlineno) if code else function_name(function)
 
 
@@ -136,14 +135,9 @@ def score_layer(function: ScoreFunction, name: str, layer: Layer) -> np.ndarray:
     return scores
 
 
-def write_scores(
-    function: ScoreFunction,
-    title: str,
-    trace: Trace,
-    target: str | PathLike,
-    layers: Iterable[int] | None = None,
-    progress: Callable[[int, int], None] | None = None,
-) -> None:
+def write_scores(function: ScoreFunction, title: str, trace: Trace, target: str | PathLike,
+                 layers: Iterable[int] | None = None,
+                 progress: Callable[[int, int], None] | None = None) -> None:
     """Writes the scores of the chosen layers (all), and what the function is, into `target`."""
     import h5py
 

@@ -25,16 +25,10 @@ def shown(value: object, digits: int = 3) -> str:
     return printable(value)
 
 
-def table_text(
-    table: "pandas.DataFrame",
-    form: str = "text",
-    *,
-    title: str = "",
-    of: Iterable[str | PathLike] = (),
-    provenance: Mapping[str, Any] | None = None,
-    marks: Mapping[tuple[int, str], str] | None = None,
-    notes: Sequence[str] = (),
-) -> str:
+def table_text(table: "pandas.DataFrame", form: str = "text", *, title: str = "",
+               of: Iterable[str | PathLike] = (), provenance: Mapping[str, Any] | None = None,
+               marks: Mapping[tuple[int, str], str] | None = None,
+               notes: Sequence[str] = ()) -> str:
     """The table in one of FORMS, ending in a new line. CSV has all digits and nothing else.
 
     The caption says where the numbers come from: results files `of`, or `provenance` itself. `marks`:

@@ -247,28 +247,19 @@ class Trace:
         inv_freq, factor = self._rotation(index)
         values = self._array(f"{group.name}/v", (self.num_kv_heads, self.total_len, None))
         return Layer(
-            index=index,
-            queries=self._array(f"{group.name}/q", (heads, stored, self.head_dim)),
+            index=index, queries=self._array(f"{group.name}/q", (heads, stored, self.head_dim)),
             query_positions=self.query_positions,
             keys=self._array(f"{group.name}/k", (self.num_kv_heads, self.total_len, self.head_dim)),
             values=values,
             wo=self._array(f"{group.name}/wo", (heads, values.shape[2], self.hidden_size)),
-            scale=float(own("attention_scale", self.scale)),
-            prompt_len=self.prompt_len,
-            spans=self.spans,
-            softcap=None if softcap is None else float(softcap),
+            scale=float(own("attention_scale", self.scale)), prompt_len=self.prompt_len,
+            spans=self.spans, softcap=None if softcap is None else float(softcap),
             sliding_window=None if window is None else int(window),
             sink=optional("attention_sink", (heads,)),
-            residual_norm=optional("residual_norm", (stored,)),
-            tokens=self.tokens,
-            text=self.text,
-            num_layers=self.num_layers,
-            inv_freq=inv_freq,
-            attention_factor=factor,
+            residual_norm=optional("residual_norm", (stored,)), tokens=self.tokens, text=self.text,
+            num_layers=self.num_layers, inv_freq=inv_freq, attention_factor=factor,
             gate=optional("gate", (heads, stored, None)),
-            inner=norm("inner", (heads, values.shape[2])),
-            outer=norm("outer", (self.hidden_size,)),
-        )
+            inner=norm("inner", (heads, values.shape[2])), outer=norm("outer", (self.hidden_size,)))
 
     def __getitem__(self, index: int) -> Layer:
         return self.layer(index)

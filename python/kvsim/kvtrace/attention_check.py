@@ -2,6 +2,7 @@
 the user asked for."""
 
 import numpy as np
+import torch
 
 
 def check_rows(call, positions: np.ndarray) -> float:
@@ -11,8 +12,6 @@ def check_rows(call, positions: np.ndarray) -> float:
     The formula is the trace format's. A large error means that this model's attention does
     something that the format cannot say, and the capture must not pretend otherwise.
     """
-    import torch
-
     query, key, value, truth = (torch.from_numpy(np.ascontiguousarray(one)) for one in (
         call.check_query, call.key, call.value, call.check_output))
     place, at = torch.arange(key.shape[1]), torch.from_numpy(np.asarray(positions))[:, None]

@@ -96,7 +96,7 @@ class Finder:
     """
 
     def __init__(self, real: Contribution, projection, names: tuple[str, str], positions, checks,
-                 tolerance: float):  # fmt: skip
+                 tolerance: float):
         self.real, self.projection, self.tolerance = real, projection, tolerance
         self.block, self.name = names
         self.positions = torch.as_tensor(np.asarray(positions, dtype=np.int64))
@@ -125,8 +125,7 @@ class Finder:
                 raise CaptureError(f"{self.name} has a bias, and a norm behind it", EXIT_FAILURE)
         self.set_roots(product, inner, outer)
         at = self.positions.to(real.head_outputs.device)
-        gate = None if product is None else \
-            product[at].transpose(0, 1).float().cpu().numpy()
+        gate = None if product is None else product[at].transpose(0, 1).float().cpu().numpy()
         added = real.added
         if self.bias is not None and (outer is None or outer.eps is None):
             added = added - self.bias * (1.0 if outer is None else outer.gain)

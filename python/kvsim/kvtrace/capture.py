@@ -94,10 +94,8 @@ def _behind_inputs(loaded: LoadedModel, inputs: Inputs, answer: str) -> Tokenize
     return TokenizedPrompt(inputs.ids + later, n, inputs.spans, n)
 
 
-def later_tokens(
-    loaded: LoadedModel, conversation: Conversation | None, options: CaptureOptions, progress,
-    inputs: Inputs | None = None,
-) -> tuple[list[int], TokenizedPrompt, int]:
+def later_tokens(loaded: LoadedModel, conversation: Conversation | None, options: CaptureOptions,
+                 progress, inputs: Inputs | None = None) -> tuple[list[int], TokenizedPrompt, int]:
     """Returns all N token ids, the tokenised prompt, and how many of the ids the model wrote.
     `inputs` stand in the place of a conversation."""
     if inputs is None:
@@ -114,10 +112,9 @@ def later_tokens(
     if count > 0:
         choose_attention(loaded.model)
         beside = inputs.of(len(ids)) if inputs else {}
-        written = generate(
-            loaded, ids, count, options.sampling, lambda i, n: progress("generating", i, n),
-            inputs, keeps_cache=not (beside and own_positions(loaded.model, ids, beside)),
-        )
+        written = generate(loaded, ids, count, options.sampling,
+                           lambda i, n: progress("generating", i, n), inputs,
+                           keeps_cache=not (beside and own_positions(loaded.model, ids, beside)))
     ids = ids + written
     if len(ids) <= prompt.prompt_len:
         raise CaptureError(
@@ -128,10 +125,8 @@ def later_tokens(
     return ids, prompt, len(written)
 
 
-def _source_record(
-    loaded: LoadedModel, options: CaptureOptions, prompt: TokenizedPrompt, ids, written, attention,
-    beside: list[str],
-) -> str:
+def _source_record(loaded: LoadedModel, options: CaptureOptions, prompt: TokenizedPrompt, ids,
+                   written, attention, beside: list[str]) -> str:
     record = {
         "tool": "kvsim capture",
         **loaded.record(),
@@ -156,16 +151,10 @@ def _source_record(
     return json.dumps(record | options.record, sort_keys=True)
 
 
-def capture_trace(
-    loaded: LoadedModel,
-    conversation: Conversation | None,
-    options: CaptureOptions,
-    target: Path,
-    progress=no_progress,
-    tokens: tuple[list[int], TokenizedPrompt, int] | None = None,
-    keep_first: bool = False,
-    inputs: Inputs | None = None,
-) -> dict:
+def capture_trace(loaded: LoadedModel, conversation: Conversation | None, options: CaptureOptions,
+                  target: Path, progress=no_progress,
+                  tokens: tuple[list[int], TokenizedPrompt, int] | None = None,
+                  keep_first: bool = False, inputs: Inputs | None = None) -> dict:
     """Captures one trace into `target`; returns n, T, the layers and the size for a summary.
 
     `tokens`: what later_tokens() gave, when somebody has called it already. `keep_first`: the summary
@@ -226,22 +215,13 @@ class _Run:
         left_out = other_layers(loaded.model) if options.layers is None else {}
         with TraceWriter(self.target, options.stored_type, overwrite=True) as writer:
             writer.wider = options.wider
-            recorder = Recorder(
-                loaded.model, layers, positions, checks, writer,
-                lambda done, total: progress("recording", done, total),
-            )  # fmt: skip
+            recorder = Recorder(loaded.model, layers, positions, checks, writer,
+                                lambda done, total: progress("recording", done, total))
             writer.describe(
-                model=loaded.name,
-                num_layers=loaded.num_layers,
-                prompt_len=prompt.prompt_len,
-                total_len=len(ids),
-                query_positions=positions,
-                check_positions=checks,
-                tokens=ids,
-                text=token_texts(loaded.tokenizer, ids),
-                spans=prompt.spans,
-                latent_size=latent_size(recorder.modules[layer].attention for layer in layers),
-            )
+                model=loaded.name, num_layers=loaded.num_layers, prompt_len=prompt.prompt_len,
+                total_len=len(ids), query_positions=positions, check_positions=checks, tokens=ids,
+                text=token_texts(loaded.tokenizer, ids), spans=prompt.spans,
+                latent_size=latent_size(recorder.modules[layer].attention for layer in layers))
             if self.keep_first:
                 recorder.first_pass = FirstPass(ids, prompt.prompt_len)
             left_out |= recorder.run(ids, leave_out=options.layers is None, beside=beside)

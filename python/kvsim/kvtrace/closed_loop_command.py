@@ -123,16 +123,10 @@ def live_attention(args, trace, results, policies: list[int], budgets: list[int]
     records = [results.policies[p] for p in policies if not results.is_static(p)]
     if not records:
         return None
-    served = Served(
-        trace=trace.path,
-        records=records,
-        budgets=[results.budget_labels[b] for b in budgets],
-        layers=results.layers,
-        seed=results.seed,
-        importance=results.importance,
-        later=results.later,
-        prompt_queries=trace.query_positions[trace.query_positions < trace.prompt_len],
-    )
+    served = Served(trace=trace.path, records=records,
+                    budgets=[results.budget_labels[b] for b in budgets], layers=results.layers,
+                    seed=results.seed, importance=results.importance, later=results.later,
+                    prompt_queries=trace.query_positions[trace.query_positions < trace.prompt_len])
     return LiveAttention(find_program(args.kvsim), served, args.threads)
 
 
@@ -146,7 +140,7 @@ def run_batch(loop, batch: list, args, reference) -> list[dict]:
     found = [{"kl_divergence": loss.kl.tolist(),
               "nll_difference": loss.nll_difference.tolist(),
               "top1_agreement": loss.agrees.astype(float).tolist()}
-             for loss in loop.losses(batch)]  # fmt: skip
+             for loss in loop.losses(batch)]
     if args.generate:
         for one, written in zip(found, loop.generate(batch, args.generate)):
             one["generated_agreement"] = agreement(written, reference)

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+import torch
+
 from .cache_names import cache_in, few_logits, with_cache
 from .inputs import Inputs
 from .model import LoadedModel
@@ -35,8 +37,6 @@ def _penalise(logits, seen, penalty: float):
 
 def _pick(logits, sampling: Sampling, generator) -> int:
     """The next token from logits [vocabulary], on the host in float32."""
-    import torch
-
     if sampling.temperature <= 0:
         return int(logits.argmax())
     probabilities = torch.softmax(logits / sampling.temperature, dim=-1)
@@ -55,8 +55,6 @@ def generate(loaded: LoadedModel, ids: list[int], steps: int, sampling: Sampling
     Written out here so that no setting of the model's own generation config (a repetition
     penalty, a temperature) changes what the command line says.
     """
-    import torch
-
     ends = end_tokens(loaded)
     generator = torch.Generator().manual_seed(sampling.seed)
     new: list[int] = []
@@ -65,10 +63,9 @@ def generate(loaded: LoadedModel, ids: list[int], steps: int, sampling: Sampling
     with torch.inference_mode(), running(loaded.model):
         while len(new) < steps:
             beside = inputs.of(tokens.shape[1]) if inputs and past is None else {}
-            out = loaded.model(
-                input_ids=tokens, use_cache=keeps_cache, **few_logits(loaded.model, 1),
-                **(with_cache(loaded.model, past) if keeps_cache else {}), **beside
-            )
+            out = loaded.model(input_ids=tokens, use_cache=keeps_cache,
+                               **few_logits(loaded.model, 1),
+                               **(with_cache(loaded.model, past) if keeps_cache else {}), **beside)
             past = cache_in(out) if keeps_cache else None
             logits = out.logits[0, -1].float().cpu()
             if sampling.repetition_penalty != 1:

@@ -5,9 +5,11 @@ the norm of its gradient with respect to what a layer's attention adds at each t
 """
 
 import numpy as np
+import torch
 
 from .cache_names import cache_in, with_cache
 from .layers import find_attention_layers
+from .stream import StreamWatch
 
 
 def gradient_norms(model, layers: list[int], prompt: list[int], part: list[int]):
@@ -15,10 +17,6 @@ def gradient_norms(model, layers: list[int], prompt: list[int], part: list[int])
 
     The prompt is read without a graph; its cache is constant for the part behind it.
     """
-    import torch
-
-    from .stream import StreamWatch
-
     modules, added, last = find_attention_layers(model), {}, {}
     watch = StreamWatch([0])
 

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from .errors import EXIT_USAGE, CaptureError
 
 TOKENS, MASK = "input_ids", "attention_mask"
@@ -30,8 +32,6 @@ class Inputs:
         """The tensors beside the first `count` tokens, those of the prompt and later ones of text.
         A number for each token, such as a kind, is 0 for a later one. The mask says that nothing is
         padded: without one, positions of rows and columns are taken for those of several texts."""
-        import torch
-
         n = len(self.ids)
 
         def fitting(values):
@@ -53,8 +53,6 @@ class Inputs:
 
 def read_inputs(model, given: Mapping[str, Any]) -> Inputs:
     """What a processor gave for one prompt, checked and brought to the model's device and type."""
-    import torch
-
     tokens = given.get(TOKENS) if isinstance(given, Mapping) else None
     if not isinstance(tokens, torch.Tensor) or tokens.ndim != 2 or len(tokens) != 1:
         raise CaptureError(

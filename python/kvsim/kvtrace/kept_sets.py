@@ -129,9 +129,8 @@ class ResultsFile:
                       for typed in wanted or [] for one in typed.split(",")]
         for name in wanted or []:
             if name not in known:
-                raise CaptureError(
-                    f"{self.path}: no {what} {name}; there are {', '.join(known)}", EXIT_USAGE
-                )
+                raise CaptureError(f"{self.path}: no {what} {name}; there are {', '.join(known)}",
+                                   EXIT_USAGE)
         return [i for i, name in enumerate(known) if not wanted or name in wanted]
 
     @reads_file(REPLAY)

@@ -72,7 +72,7 @@ class LiveAttention:
         self.served = served
         command = [program, "attend", str(served.trace), "--layers",
                    ",".join(map(str, served.layers)), "--seed", str(served.seed),
-                   "--importance", served.importance, "-q"]  # fmt: skip
+                   "--importance", served.importance, "-q"]
         if served.later:
             command += ["--later", served.later]
         for record in served.records:
@@ -83,9 +83,8 @@ class LiveAttention:
             command += ["--threads", str(threads)]
         self.said = tempfile.TemporaryFile()
         try:
-            self.process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.said
-            )
+            self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                            stderr=self.said)
         except OSError as error:
             self.said.close()
             raise CaptureError(f"{program}: cannot be run: {error}", EXIT_FAILURE) from None

@@ -27,7 +27,7 @@ VARIABLES = {one["name"]: (tuple(one["dimensions"]), one["units"], one["long_nam
         ("policy", "budget"), "1", "what is held over what the budget gives"),
     "unranked": (
         ("policy", "budget"), "1", "why a policy is not ranked with the others: as in the results"),
-}  # fmt: skip
+}
 
 
 class Journal:
@@ -100,15 +100,14 @@ def write_loop(target: Path, coordinates: dict, pairs: dict, attributes: dict,
                 dims, unit, meaning = VARIABLES[name]
                 variable = file.create_variable(
                     name, dims, dtype=values.dtype, data=values,
-                    fillvalue=values.dtype.type(np.nan if values.dtype.kind == "f" else 255),
-                )
+                    fillvalue=values.dtype.type(np.nan if values.dtype.kind == "f" else 255))
                 variable.attrs["units"] = unit
                 variable.attrs["long_name"] = meaning
             now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
             attributes = dict(attributes, history=f"{now} {attributes['history']}")
             title = "What a model loses that runs with a compressed KV cache"
             for name, value in {"Conventions": "CF-1.11", "title": title, **attributes,
-                                "closed_loop_note": NOTE}.items():  # fmt: skip
+                                "closed_loop_note": NOTE}.items():
                 file.attrs[name] = value
         write_bytes(target, written.getbuffer())
     except OSError as error:

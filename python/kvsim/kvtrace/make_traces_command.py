@@ -9,9 +9,7 @@ from .. import texts
 from ..plain import printable
 from ..tool import Parser, run_tool
 from ..whole import write_text
-from .capture_command import (
-    number, query_choice, show_progress, summary, whole_numbers,
-)  # fmt: skip
+from .capture_command import (number, query_choice, show_progress, summary, whole_numbers)
 from .errors import EXIT_USAGE, CaptureError
 
 DEFAULT_KINDS = "summary,questions,fewshot,code"
@@ -44,13 +42,8 @@ def kind_list(text: str) -> list[str]:
 
 
 def parser() -> Parser:
-    p = Parser(
-        prog="kvsim make-traces",
-        description=__doc__,
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    p = Parser(prog="kvsim make-traces", description=__doc__, epilog=EXAMPLES,
+               formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
     add = p.add_argument
     add("-o", "--out", type=Path, metavar="DIR", help="folder for the traces; made if missing")
     add("--list", action="store_true", help="print the kinds of text and stop")

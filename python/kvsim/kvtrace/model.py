@@ -21,18 +21,9 @@ from .gguf_tokenizer import make_tokenizer, read_tokenizer
 from .unpacked import unpacked
 
 # What tells one model shape from another, spelled the same in every version of transformers.
-CONFIG_KEYS = (
-    "model_type",
-    "vocab_size",
-    "hidden_size",
-    "intermediate_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "head_dim",
-    "sliding_window",
-    "tie_word_embeddings",
-)
+CONFIG_KEYS = ("model_type", "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
+               "num_attention_heads", "num_key_value_heads", "head_dim", "sliding_window",
+               "tie_word_embeddings")
 
 
 @dataclass
@@ -137,9 +128,8 @@ def import_torch(threads: int):
         import torch
         import transformers
     except ImportError as error:
-        raise CaptureError(
-            f"{error}; capturing needs: pip install -r data/requirements.txt", EXIT_FAILURE
-        ) from None
+        raise CaptureError(f"{error}; capturing needs: pip install -r data/requirements.txt",
+                           EXIT_FAILURE) from None
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     huggingface_hub.utils.logging.set_verbosity_error()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import h5py
 import numpy as np
+import torch
 
 from ..errors import Error
 from ..program import call, exchange, readable
@@ -81,8 +82,6 @@ class Judge:
     """The model itself, its later queries masked by kept sets. A context manager."""
 
     def __init__(self, model, ids: list[int], prompt_len: int, beside: dict | None = None):
-        import torch
-
         self.model, self.prompt_len, self.beside = model, prompt_len, beside or {}
         self.ids = torch.tensor([ids], device=model.device)
         self.layers = find_attention_layers(model)
@@ -105,8 +104,6 @@ class Judge:
         self.model.set_attn_implementation(self.own)
 
     def _masked(self, eager):
-        import torch
-
         def attend(module, query, key, value, attention_mask, *args, **kwargs):
             mask = self.masks.get(getattr(module, "layer_idx", None))
             if mask is not None and self.layers[module.layer_idx].attention is module:
@@ -124,8 +121,6 @@ class Judge:
 
     def logits(self, masks: dict[int, np.ndarray]):
         """[N - n, vocabulary] float64 of the later tokens."""
-        import torch
-
         self.masks = masks
         with torch.inference_mode():
             out = self.model(input_ids=self.ids, use_cache=False, **self.beside)

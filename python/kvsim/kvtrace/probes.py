@@ -58,7 +58,7 @@ def split_spec(spec: str) -> tuple[str, str]:
     if kind == "file" and rest:
         return kind, rest
     raise CaptureError(f'probe "{spec}": expected repeat[:CHUNK][:gradient], '
-                       "repeat-text[:CHUNK][:gradient], draft:K or file:QUESTIONS", EXIT_USAGE)  # fmt: skip
+                       "repeat-text[:CHUNK][:gradient], draft:K or file:QUESTIONS", EXIT_USAGE)
 
 
 def _around_user_text(tokenizer, raw: bool) -> tuple[str, str]:
@@ -66,9 +66,8 @@ def _around_user_text(tokenizer, raw: bool) -> tuple[str, str]:
     if raw or getattr(tokenizer, "chat_template", None) is None:
         return "", "\n"
     stand_in = "stand-in"
-    text = tokenizer.apply_chat_template(
-        [{"role": "user", "content": stand_in}], tokenize=False, add_generation_prompt=True
-    )
+    text = tokenizer.apply_chat_template([{"role": "user", "content": stand_in}], tokenize=False,
+                                         add_generation_prompt=True)
     before, _, after = text.partition(stand_in)
     return before, after
 
@@ -106,22 +105,21 @@ def _questions(loaded: LoadedModel, prompt: list[int], file: Path, raw: bool, pr
             answered = _encode(loaded.tokenizer, answer.strip())
         else:
             answered = generate(loaded, prompt + asked, ANSWER_STEPS, Sampling(),
-                                lambda done, all_: progress("answering", done, all_))  # fmt: skip
+                                lambda done, all_: progress("answering", done, all_))
         probes.append(Probe(f"question{number}", [Part(asked + answered)],
                             len(asked) if asked and answered else None))
     return probes
 
 
-def make_probes(
-    loaded: LoadedModel, specs: list[str], prompt: list[int], raw: bool, progress
-) -> list[Probe]:
+def make_probes(loaded: LoadedModel, specs: list[str], prompt: list[int], raw: bool,
+                progress) -> list[Probe]:
     """What `--probe` asks for; names are distinct."""
     probes: list[Probe] = []
     for spec in specs:
         kind, rest = split_spec(spec)
         if kind == "draft":
             ids = generate(loaded, prompt, int(rest), Sampling(),
-                           lambda done, all_: progress("drafting", done, all_))  # fmt: skip
+                           lambda done, all_: progress("drafting", done, all_))
             probes.append(Probe("draft", [Part(ids)]))
         elif kind == "file":
             probes += _questions(loaded, prompt, Path(rest), raw, progress)
@@ -140,7 +138,7 @@ class ProbeRecorder(Recorder):
     """Runs the model over the prompt and one part of a probe, and writes what the part saw."""
 
     def __init__(self, model, layers, prompt_len: int, probe: Probe, number: int, checks,
-                 writer: TraceWriter, progress):  # fmt: skip
+                 writer: TraceWriter, progress):
         self.prompt_len = prompt_len
         self.name = probe.name
         self.first = sum(len(part.ids) for part in probe.parts[:number])
@@ -153,8 +151,7 @@ class ProbeRecorder(Recorder):
     def hooks(self) -> list:
         return super().hooks() + [
             self.modules[layer].attention.register_forward_pre_hook(
-                self.norm_hook(layer, self.input_norms), with_kwargs=True
-            )
+                self.norm_hook(layer, self.input_norms), with_kwargs=True)
             for layer in sorted(self.wanted)
         ]
 
@@ -162,22 +159,15 @@ class ProbeRecorder(Recorder):
         if len(self.checks):
             self.refuse_other_attention(layer, check_rows(call, self.checks))
         own = slice(self.prompt_len, None)
-        self.writer.probe_rows(
-            layer,
-            self.name,
-            first=self.first,
-            queries=call.query,
-            keys=call.key[:, own],
-            values=call.value[:, own],
-            residual_norm=self.residual_norms.pop(layer),
-            input_norm=self.input_norms.pop(layer),
-            check_output=call.check_output,
-            gate=call.between.gate,
-        )
+        self.writer.probe_rows(layer, self.name, first=self.first, queries=call.query,
+                               keys=call.key[:, own], values=call.value[:, own],
+                               residual_norm=self.residual_norms.pop(layer),
+                               input_norm=self.input_norms.pop(layer),
+                               check_output=call.check_output, gate=call.between.gate)
 
 
 def record_probes(loaded: LoadedModel, layers, prompt: list[int], probes: list[Probe],
-                  writer: TraceWriter, progress) -> None:  # fmt: skip
+                  writer: TraceWriter, progress) -> None:
     """Adds every probe to a trace whose layers are written."""
     for probe in probes:
         ids = [token for part in probe.parts for token in part.ids]

@@ -39,12 +39,9 @@ def _apply_template(tokenizer, turns: list[Turn], texts: list[str], generate: bo
     messages = [{"role": turn.role, "content": text} for turn, text in zip(turns, texts)]
     continues = generate and turns[-1].role == "assistant"
     try:
-        return tokenizer.apply_chat_template(
-            messages,
-            tokenize=False,
-            add_generation_prompt=generate and not continues,
-            continue_final_message=continues,
-        )
+        return tokenizer.apply_chat_template(messages, tokenize=False,
+                                             add_generation_prompt=generate and not continues,
+                                             continue_final_message=continues)
     except Exception as error:  # templates raise whatever their authors chose
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise CaptureError(f"the model's chat template refuses this prompt: {reason}") from None
@@ -163,9 +160,8 @@ def tokenize(tokenizer, prompt: RenderedPrompt, answer: str = "") -> TokenizedPr
             f"{type(tokenizer).__name__} gives no character offsets: a fast tokenizer is needed"
         )
     text = prompt.text + answer
-    encoded = tokenizer(
-        text, add_special_tokens=prompt.add_special_tokens, return_offsets_mapping=True
-    )
+    encoded = tokenizer(text, add_special_tokens=prompt.add_special_tokens,
+                        return_offsets_mapping=True)
     ids = list(encoded["input_ids"])
     anchors = _anchors(text, encoded["offset_mapping"])
     boundary = len(prompt.text) if prompt.compress_at is None else prompt.compress_at
@@ -196,9 +192,7 @@ def token_texts(tokenizer, ids: list[int], context: int = 8) -> list[str]:
     the last has it and the others are empty.
     """
     def decode(part: list[int]) -> str:
-        text = tokenizer.decode(
-            part, skip_special_tokens=False, clean_up_tokenization_spaces=False
-        )
+        text = tokenizer.decode(part, skip_special_tokens=False, clean_up_tokenization_spaces=False)
         return text.rstrip("\ufffd")
 
     texts = []

@@ -12,12 +12,17 @@ import weakref
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from ..errors import Error, line_of
 from .attention_check import check_rows
+from .between import Finder, weight_of
 from .cache_names import few_logits
 from .errors import EXIT_FAILURE, CaptureError
 from .layers import find_attention_layers
+from .stream import StreamWatch
 from .writer import TraceWriter
 
 REGISTERED_NAME = "kvtrace_recorder"
@@ -100,9 +105,6 @@ def replace_attention(model, name: str, attend, own: str | None = None):
     for the eager one that every model file has for itself. What is registered stays for good, and
     keeps neither the method's object nor the model alive.
     """
-    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
-    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-
     own = own or choose_attention(model)
     own_function = None if own == "eager" else ALL_ATTENTION_FUNCTIONS[own]
     # Without a mask function of the same name the model would be given no mask at all.
@@ -122,8 +124,6 @@ def call_own_attention(own_function, module, query, key, value, mask, kwargs):
     """The model's own function; eager ones row block by row block, to bound their memory."""
     if own_function is not None:
         return own_function(module, query, key, value, mask, **kwargs)
-    import torch
-
     eager = sys.modules[type(module).__module__].eager_attention_forward
     row_bytes = 4 * query.shape[0] * query.shape[1] * key.shape[2]
     rows = max(1, EAGER_BLOCK_BYTES // row_bytes)
@@ -189,11 +189,8 @@ class Recorder:
             beside: dict | None = None) -> dict[int, str]:
         """One teacher-forced pass over `ids`, and what is given beside them. Leaves the model as it
         was. Layers that do not run are refused, or, with `leave_out`, returned with what they are."""
-        import torch
-
-        self.own_name, self.own_function = replace_attention(
-            self.model, REGISTERED_NAME, self._attend
-        )
+        self.own_name, self.own_function = replace_attention(self.model, REGISTERED_NAME,
+                                                             self._attend)
         hooks = self.hooks()
         try:
             tokens = torch.tensor([ids], device=self.model.device)
@@ -219,8 +216,6 @@ class Recorder:
     def refuse_other_model(self, ids: list[int], beside: dict | None = None) -> None:
         """Where the model asks for the name of its attention: without the recorder it must give the
         same logits."""
-        import torch
-
         if not asks_for_name(self.model):
             return
         with torch.inference_mode(), running(self.model):
@@ -250,8 +245,6 @@ class Recorder:
 
     def hooks(self) -> list:
         """What listens in beside the attention itself."""
-        from .stream import StreamWatch
-
         # A part of a probe may have no check position; its last token then stands for them.
         checks = self.checks if len(self.checks) else self.positions[-1:]
         self.watch = StreamWatch(checks)
@@ -277,9 +270,8 @@ class Recorder:
                 self.progress(len(self.done), len(self.wanted))
 
         return [
-            parts.block.register_forward_pre_hook(
-                self.norm_hook(layer, self.residual_norms), with_kwargs=True
-            ),
+            parts.block.register_forward_pre_hook(self.norm_hook(layer, self.residual_norms),
+                                                  with_kwargs=True),
             parts.block.register_forward_pre_hook(enter, with_kwargs=True),
             parts.projection.register_forward_hook(projected),
             parts.block.register_forward_hook(leave, always_call=True),
@@ -296,9 +288,8 @@ class Recorder:
 
     def _attend(self, module, query, key, value, attention_mask, **kwargs):
         """Called by the model: query [1, Hq, N, d], key [1, Hkv, N, d]; returns [1, N, Hq, dv]."""
-        output, weights = call_own_attention(
-            self.own_function, module, query, key, value, attention_mask, kwargs
-        )
+        output, weights = call_own_attention(self.own_function, module, query, key, value,
+                                             attention_mask, kwargs)
         layer = getattr(module, "layer_idx", None)
         if layer in self.wanted and layer not in self.done and \
                 module is self.modules[layer].attention:   # not that of an image's encoder
@@ -320,17 +311,13 @@ class Recorder:
         sink = kwargs.get("s_aux")
         window = kwargs.get("sliding_window")
         heads = query.shape[1]
-        return LayerCall(
-            query=host(query[0][:, self.positions]),
-            key=host(key[0]),
-            value=host(value[0]),
-            check_query=host(query[0][:, self.checks]),
-            check_output=host(output[0][self.checks].transpose(0, 1)),
-            scale=float(query.shape[-1] ** -0.5 if scale is None else scale),
-            softcap=float(kwargs["softcap"]) if kwargs.get("softcap") else None,
-            sliding_window=int(window) if window else None,
-            sink=None if sink is None else host(sink).reshape(heads),
-        )
+        return LayerCall(query=host(query[0][:, self.positions]), key=host(key[0]),
+                         value=host(value[0]), check_query=host(query[0][:, self.checks]),
+                         check_output=host(output[0][self.checks].transpose(0, 1)),
+                         scale=float(query.shape[-1] ** -0.5 if scale is None else scale),
+                         softcap=float(kwargs["softcap"]) if kwargs.get("softcap") else None,
+                         sliding_window=int(window) if window else None,
+                         sink=None if sink is None else host(sink).reshape(heads))
 
     def refuse_other_attention(self, layer: int, error: float) -> None:
         if not error < self.tolerance:
@@ -344,8 +331,6 @@ class Recorder:
     def between(self, layer: int, trail, output):
         """What stands between heads and stream. What a trace cannot describe is refused: all that
         it would say the layer adds must be what is added."""
-        from .between import Finder, weight_of
-
         parts = self.modules[layer]
         names = {id(module): name for name, module in self.model.named_modules()}
         block, projection = names[id(parts.block)], names[id(parts.projection)]
@@ -364,8 +349,6 @@ class Recorder:
                                "which a trace cannot describe", EXIT_FAILURE) from None
 
     def _write(self, layer: int, call: LayerCall) -> None:
-        from .between import weight_of
-
         self.refuse_other_attention(layer, check_rows(call, self.checks))
         weight = weight_of(self.modules[layer].projection).float().cpu().numpy()
         heads, width = call.query.shape[0], call.value.shape[2]

@@ -9,6 +9,7 @@ import inspect
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 from .cache_names import few_logits
 from .layers import find_attention_layers
@@ -119,14 +120,11 @@ class _Listener:
     def _attend(self, module, query, key, value, attention_mask, **kwargs):
         layer = self.modules.get(module)
         if layer is not None and layer not in self.seen:
-            self.seen[layer] = tuple(one[0].detach().double().cpu().numpy()
-                                     for one in (query, key))
+            self.seen[layer] = tuple(one[0].detach().double().cpu().numpy() for one in (query, key))
         return call_own_attention(self.own_function, module, query, key, value, attention_mask,
                                   kwargs)
 
     def run(self, ids: list[int], positions: list[int]) -> dict[int, tuple]:
-        import torch
-
         own, self.own_function = replace_attention(
             self.model, REGISTERED_NAME, self._attend, self.own_name)
         self.seen = {}
@@ -143,8 +141,6 @@ class _Listener:
 def own_positions(model, ids: list[int], beside: dict) -> str:
     """Why the positions of a text with images or sounds beside it are not 0, 1, ...: as Qwen's models
     give rows and columns of an image. Empty where they are."""
-    import torch
-
     if not takes_positions(model):
         return ""
     tokens = torch.tensor([ids], device=model.device)

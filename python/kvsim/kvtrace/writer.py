@@ -49,7 +49,7 @@ def as_array(values: Any) -> np.ndarray:
 AXES = {"queries": ("query heads", "stored queries", "head size"),
         "keys": ("KV heads", "tokens", "head size"),
         "values": ("KV heads", "tokens", "value size"),
-        "wo": ("query heads", "value size", "hidden size")}  # fmt: skip
+        "wo": ("query heads", "value size", "hidden size")}
 
 
 def check_axes(index: int, name: str, array: np.ndarray, sizes: tuple[int | None, ...]) -> None:
@@ -128,7 +128,7 @@ class TraceWriter:
                  overwrite: bool = False):
         if stored_type not in STORED_TYPES:
             raise CaptureError(f"stored_type {stored_type}: expected one of "
-                               + ", ".join(STORED_TYPES), EXIT_USAGE)  # fmt: skip
+                               + ", ".join(STORED_TYPES), EXIT_USAGE)
         self.path = Path(path)
         try:
             check_target(self.path, overwrite, [])
@@ -162,22 +162,11 @@ class TraceWriter:
             raise
         self.stack.__exit__(kind, error, trace)
 
-    def describe(
-        self,
-        *,
-        model: str,
-        num_layers: int,
-        prompt_len: int,
-        query_positions: Iterable[int],
-        total_len: int | None = None,
-        tokens: Any = None,
-        text: Sequence[str] | None = None,
-        spans: Iterable[tuple[str, int, int]] = (),
-        source: Mapping[str, Any] | str | None = None,
-        inv_freq: Any = None,
-        check_positions: Any = None,
-        latent_size: int | None = None,
-    ) -> None:
+    def describe(self, *, model: str, num_layers: int, prompt_len: int,
+                 query_positions: Iterable[int], total_len: int | None = None, tokens: Any = None,
+                 text: Sequence[str] | None = None, spans: Iterable[tuple[str, int, int]] = (),
+                 source: Mapping[str, Any] | str | None = None, inv_freq: Any = None,
+                 check_positions: Any = None, latent_size: int | None = None) -> None:
         """What holds for the whole trace; before the layers.
 
         Args:
@@ -202,16 +191,16 @@ class TraceWriter:
         if not 0 < prompt_len <= total or positions[-1] >= total or positions[0] < 0:
             raise CaptureError(f"prompt_len {prompt_len}, total_len {total}, queries at "
                                f"{positions[0]}..{positions[-1]}: expected 0 < prompt_len <= "
-                               "total_len and queries below total_len", EXIT_USAGE)  # fmt: skip
+                               "total_len and queries below total_len", EXIT_USAGE)
         for name, given in (("tokens", tokens), ("text", text)):
             if given is not None and len(given) != total:
                 raise CaptureError(f"{name}: found {len(given)}, expected one for each of {total} "
-                                   "positions", EXIT_USAGE)  # fmt: skip
+                                   "positions", EXIT_USAGE)
         self.positions, self.total_len = positions, total
         self.root = {"model": model, "num_layers": int(num_layers), "prompt_len": int(prompt_len),
                      "check_positions": check_positions, "tokens": tokens, "text": text,
                      "latent_size": latent_size,
-                     "spans": sorted(spans, key=lambda span: (span[1], -span[2]))}  # fmt: skip
+                     "spans": sorted(spans, key=lambda span: (span[1], -span[2]))}
         self.amend(source=source, inv_freq=inv_freq)
 
     def amend(self, *, source: Mapping[str, Any] | str | None = None, inv_freq: Any = None,
@@ -231,7 +220,7 @@ class TraceWriter:
             "num_layers": root["num_layers"], **self.sizes, "prompt_len": root["prompt_len"],
             "total_len": self.total_len, "attention_scale": self.scale, "source": source,
             "latent_size": root["latent_size"],
-        }.items():  # fmt: skip
+        }.items():
             if value is not None:
                 self.attribute(name, value)
         self.array("query_position", self.positions)
@@ -272,25 +261,11 @@ class TraceWriter:
             attributes["first"] = np.int64(one.first)
             attributes["attention_factor"] = float(one.attention_factor)
 
-    def layer(
-        self,
-        index: int,
-        *,
-        queries: Any,
-        keys: Any,
-        values: Any,
-        wo: Any,
-        scale: float | None = None,
-        softcap: float | None = None,
-        sliding_window: int | None = None,
-        sink: Any = None,
-        residual_norm: Any = None,
-        check_output: Any = None,
-        check_added: Any = None,
-        gate: Any = None,
-        inner: PathNorm | None = None,
-        outer: PathNorm | None = None,
-    ) -> None:
+    def layer(self, index: int, *, queries: Any, keys: Any, values: Any, wo: Any,
+              scale: float | None = None, softcap: float | None = None,
+              sliding_window: int | None = None, sink: Any = None, residual_norm: Any = None,
+              check_output: Any = None, check_added: Any = None, gate: Any = None,
+              inner: PathNorm | None = None, outer: PathNorm | None = None) -> None:
         """Writes one layer; arrays of NumPy or torch, queries and keys rotated and normalised as
         they enter the softmax.
 
@@ -320,19 +295,19 @@ class TraceWriter:
         self.value_dim = values.shape[2]
         group = f"layers/{index}"
         for name, tensor, called in (("q", queries, "queries"), ("k", keys, "keys"),
-                                     ("v", values, "values"), ("wo", wo, "wo")):  # fmt: skip
+                                     ("v", values, "values"), ("wo", wo, "wo")):
             self.tensor(f"{group}/{name}", np.asarray(tensor, dtype=np.float32),
-                        f"layer {index}: {called}")  # fmt: skip
+                        f"layer {index}: {called}")
         for name, given in (("residual_norm", residual_norm), ("check_output", check_output),
                             ("check_added", check_added),
-                            ("attention_sink", sink)):  # fmt: skip
+                            ("attention_sink", sink)):
             if given is not None:
                 self.array(f"{group}/{name}", np.asarray(as_array(given), dtype=np.float32))
         self._write_path(index, gate, {"inner": (inner, wo.shape[:2]),
-                                       "outer": (outer, wo.shape[2:])}, len(queries))  # fmt: skip
+                                       "outer": (outer, wo.shape[2:])}, len(queries))
         own = scale if scale != self.scale else None
         for name, value in (("attention_scale", own), ("softcap", softcap),
-                            ("sliding_window", sliding_window)):  # fmt: skip
+                            ("sliding_window", sliding_window)):
             if value is not None:
                 self.attribute(name, value, group)
 
@@ -345,7 +320,7 @@ class TraceWriter:
                     gate.shape[2] not in (1, self.value_dim):
                 raise CaptureError(f"layer {index}: gate: found shape {list(gate.shape)}, expected "
                                    f"[{heads}, {stored}, {self.value_dim}], or 1 as the last",
-                                   EXIT_USAGE)  # fmt: skip
+                                   EXIT_USAGE)
             self.tensor(f"{group}/gate", gate, f"layer {index}: gate")
         for name, (norm, shape) in norms.items():
             if norm is None:
@@ -357,14 +332,14 @@ class TraceWriter:
                 if array.size != np.prod(wanted) or not np.isfinite(array).all():
                     raise CaptureError(f"layer {index}: {name}.{what}: found shape "
                                        f"{list(array.shape)}, expected {list(wanted)} finite "
-                                       "numbers", EXIT_USAGE)  # fmt: skip
+                                       "numbers", EXIT_USAGE)
                 self.array(f"{group}/{name}_{what}", array.reshape(wanted))
             if norm.eps is not None:
                 self.attribute(f"{name}_eps", float(norm.eps), group)
 
     def probe(self, name: str, *, positions: Any, part_begin: Any = (0,), reads: Any = None,
               tokens: Any = None, text: Any = None, answer_begin: int | None = None,
-              checks: Any = None) -> None:  # fmt: skip
+              checks: Any = None) -> None:
         """A further set of queries over the prompt's cache; after the layers.
 
         Args:
@@ -445,14 +420,14 @@ class TraceWriter:
         check_axes(index, "wo", wo, (heads, width, None))
         if heads % kv_heads:
             raise CaptureError(f"layer {index}: queries have {heads} heads, keys {kv_heads}: "
-                               "expected a multiple of the KV heads", EXIT_USAGE)  # fmt: skip
+                               "expected a multiple of the KV heads", EXIT_USAGE)
         sizes = {"num_query_heads": heads, "num_kv_heads": kv_heads, "head_dim": dim,
-                 "hidden_size": wo.shape[-1]}  # fmt: skip
+                 "hidden_size": wo.shape[-1]}
         if not self.sizes:
             self.sizes, self.scale = sizes, scale
         if sizes != self.sizes:
             raise CaptureError(f"layer {index}: shapes {sizes}, but earlier layers have "
-                               f"{self.sizes}; choose layers of one shape", EXIT_FAILURE)  # fmt: skip
+                               f"{self.sizes}; choose layers of one shape", EXIT_FAILURE)
 
     def attribute(self, name: str, value, group: str = "/") -> None:
         self.file.require_group(group).attrs[name] = value

@@ -386,8 +386,7 @@ def _layers_text(results):
 
 def common_policies(several):
     """Records that all results files have, in the order of the first; Missing without any."""
-    common = [one for one in several[0].policies
-              if all(one in other.policies for other in several)]
+    common = [one for one in several[0].policies if all(one in other.policies for other in several)]
     if not common:
         raise Missing("the files have no policy in common: "
                       + ", ".join(str(results.path) for results in several))

@@ -34,18 +34,11 @@ class SearchResults:
     folder: Path
 
 
-def search(
-    config: str | PathLike | Mapping[str, Any],
-    out: str | PathLike,
-    *,
-    trials: int | None = None,
-    report: bool = False,
-    closed_loop: bool = False,
-    model: str | None = None,
-    threads: int | None = None,
-    shard: tuple[int, int] | None = None,
-    tell: Callable[[str], None] | None = None,
-) -> SearchResults:
+def search(config: str | PathLike | Mapping[str, Any], out: str | PathLike, *,
+           trials: int | None = None, report: bool = False, closed_loop: bool = False,
+           model: str | None = None, threads: int | None = None,
+           shard: tuple[int, int] | None = None,
+           tell: Callable[[str], None] | None = None) -> SearchResults:
     """Looks for policies that lose less, among records whose keys vary; goes on where it stopped.
 
     >>> found = search("data/searches/sample.toml", "build/search", trials=64)

@@ -145,8 +145,7 @@ def keys_of(study: Study, complete: Sequence[FrozenTrial]):
 
 
 def slice_of(ax, key: str, complete: Sequence[FrozenTrial], values: np.ndarray) -> None:
-    having = [(one.params[key], value) for one, value in zip(complete, values)
-              if key in one.params]
+    having = [(one.params[key], value) for one, value in zip(complete, values) if key in one.params]
     if all(isinstance(x, str) for x, _ in having):
         distribution = next(one.distributions[key] for one in complete if key in one.distributions)
         words = list(distribution.choices)
@@ -179,8 +178,7 @@ def front(study: Study, complete: Sequence[FrozenTrial]):
     for ax, pair in zip(axes.flat, pairs):
         for ones, look in ((complete, {"color": "0.65"}),
                            (best, {"color": style.COLOURS[1], "markersize": 3.6})):
-            points = [shown(objectives[k], np.array([one.values[k] for one in ones]))
-                      for k in pair]
+            points = [shown(objectives[k], np.array([one.values[k] for one in ones])) for k in pair]
             ax.plot(*points, **{**DOT, **look})
         for k, axis in zip(pair, "xy"):
             scaled(ax, objectives[k], axis)

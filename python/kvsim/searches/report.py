@@ -42,8 +42,7 @@ class Report:
         self.canonical = {one: names[one][0] for one in self.others}
         self.records = list(dict.fromkeys([*self.best, *self.canonical.values()]))
         self.reference = self.canonical[references[0]] if references else ""
-        self.variables = sorted({name for one in study.config.objectives
-                                 for name in one.variables})
+        self.variables = sorted({name for one in study.config.objectives for name in one.variables})
         self.folder = study.folder.path / "report"
         self.values: dict[str, list[dict[str, Measured]]] = {}   # variable -> per text
 
@@ -166,8 +165,7 @@ class Report:
                  "  " + "".join(f"{b:>22}" for b in [*budgets, "all"])
                  + f"  {'highest':<10}policy"]
         for record, logs in self.table(variable, objective).items():
-            cells = [interval_text(column, objective)
-                     for column in [*logs.T, logs.mean(axis=1)]]
+            cells = [interval_text(column, objective) for column in [*logs.T, logs.mean(axis=1)]]
             per_text = logs.mean(axis=1)
             highest = float(np.max(per_text))
             highest = math.exp(highest) if objective.reference else highest

@@ -8,12 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from optuna.distributions import (
-    BaseDistribution,
-    CategoricalDistribution,
-    FloatDistribution,
-    IntDistribution,
-)
+from optuna.distributions import (BaseDistribution, CategoricalDistribution, FloatDistribution,
+                                  IntDistribution)
 from optuna.trial import Trial
 
 from ..errors import UsageError
@@ -199,8 +195,7 @@ class Space:
                              (f" (did you mean {near[0]}?)" if near else ""))
         if told["type"] in NUMBERS and not (told["none"] and text == "none"):
             try:
-                self._check_bounds(key, told, float(text),
-                                   told["type"] == "share" and "." in text)
+                self._check_bounds(key, told, float(text), told["type"] == "share" and "." in text)
             except ValueError:
                 raise UsageError(f"{self.where}: {key}: found {text}, expected {told['range']}"
                                  ) from None
@@ -222,8 +217,7 @@ class Space:
 
         return [name for name in told["values"] if free(name)]
 
-    def _check_bounds(self, key: str, told: Mapping[str, Any], value: float,
-                      share: bool) -> None:
+    def _check_bounds(self, key: str, told: Mapping[str, Any], value: float, share: bool) -> None:
         """`share`: the value is a fraction of the budget."""
         low, high = told["low"], told["high"] if told["high"] is not None else math.inf
         good = 0 <= value <= 1 if share else (

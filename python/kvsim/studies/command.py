@@ -85,8 +85,7 @@ def parser() -> Parser:
     add("--prompt-tokens", type=number(int, 64), default=704, metavar="N",
         help="longest prompt, in tokens (704)")
     add("--steps", type=number(int, 2), default=128, metavar="T", help="later tokens, at most (128)")
-    add("--policy", action="append", metavar="RECORD",
-        help=f"repeatable ({', '.join(POLICIES)})")
+    add("--policy", action="append", metavar="RECORD", help=f"repeatable ({', '.join(POLICIES)})")
     add("--budget", type=words, action="append", metavar="LIST",
         help=f"as for kvsim replay ({','.join(BUDGETS)})")
     add("--metric", type=words, action="append", metavar="LIST",

@@ -75,8 +75,7 @@ def write(folder: Folder, reference: str | None = None, title: str | None = None
     paths = {name: folder.path / name for name in [*tables, "index.html"]}
     for one, rows in tables.items():
         write_text(paths[one], table.safe_csv(rows))
-    write_text(paths["index.html"],
-                PAGE.substitute(title=html.escape(name), body="\n".join(body)))
+    write_text(paths["index.html"], PAGE.substitute(title=html.escape(name), body="\n".join(body)))
     return paths
 
 

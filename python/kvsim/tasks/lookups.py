@@ -80,5 +80,4 @@ TASKS = [
     Task("needle", "one number among sentences, at five depths", needle, names_all, 15),
     Task("needle-of-three", "one of three numbers among sentences", needle_of_three, names_all, 15),
     Task("two-needles", "two numbers among sentences, both asked for", two_needles, names_all, 32),
-    Task("lookup", "a row of a list of 8 or 16, at five depths", lookup, holds, 4),
-]
+    Task("lookup", "a row of a list of 8 or 16, at five depths", lookup, holds, 4)]

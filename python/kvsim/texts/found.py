@@ -29,7 +29,7 @@ def place(pattern: str) -> str:
     found = sorted(glob.glob(pattern))
     if not found:
         raise CaptureError(f"{pattern}: not on this machine; choose another kind of text",
-                           EXIT_USAGE)  # fmt: skip
+                           EXIT_USAGE)
     return found[-1]
 
 
@@ -43,9 +43,8 @@ def continued(read, name: str):
         lines = [line.rstrip() for line in read(name).strip().splitlines()]
         if units + ANSWER_LINES > len(lines):
             raise CaptureError(f"{name}: has {len(lines)} lines, too few for a prompt of {units}; "
-                               "ask for fewer --prompt-tokens", EXIT_USAGE)  # fmt: skip
-        return Text("\n".join(lines[:units]),
-                    "\n" + "\n".join(lines[units:units + ANSWER_LINES]))  # fmt: skip
+                               "ask for fewer --prompt-tokens", EXIT_USAGE)
+        return Text("\n".join(lines[:units]), "\n" + "\n".join(lines[units:units + ANSWER_LINES]))
     return build
 
 
@@ -71,4 +70,4 @@ KINDS = [
          tuple(f"/usr/share/perl/5.*/{name}.pm" for name in
                ("Env", "FileCache", "Benchmark", "NEXT", "SelfLoader", "fields")),
          lambda name: f"{place(name)} (Artistic-1.0-Perl or GPL-1.0-or-later)"),
-]  # fmt: skip
+]

@@ -43,10 +43,8 @@ def builder(desk: Desk, defense_first: bool, leak: bool):
         directive = f'<span name="directive">{directive}</span>'
         parts = [defense, directive] if defense_first else [directive, defense]
         request = desk.leak if leak else fill(desk.question, found[0])
-        return Text(
-            chat(request, "\n\n".join(parts), compress=True),
-            desk.refusal if leak else answer(desk, found),
-        )
+        return Text(chat(request, "\n\n".join(parts), compress=True),
+                    desk.refusal if leak else answer(desk, found))
 
     return build
 
@@ -62,4 +60,4 @@ KINDS = [
 ] + [
     Kind("rules", "system prompt with nine rules, a span each, then a request that needs them",
          tuple(rules_builder(desk) for desk in DESKS), stream="orders"),
-]  # fmt: skip
+]

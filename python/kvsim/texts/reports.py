@@ -126,7 +126,7 @@ def needle_builder(count: int, depth: float | None):
               for name, place, code in zip(names, places, codes)),
             "Nothing else in the text has to do with lockers, so there is no second number to "
             "confuse them with.",
-        ])  # fmt: skip
+        ])
         return Text(chat(f"{hide(body, facts, depths)}\n\n{ASK}{question}"), answer)
 
     return build
@@ -142,6 +142,6 @@ KINDS = [
     Kind(f"needle_d{round(100 * d):03d}", f"one fact at depth {d:.2f} of a report",
          (needle_builder(1, d),), stream="needles")
     for d in DEPTHS
-]  # fmt: skip
+]
 KINDS += [kind.before_question() for kind in KINDS if kind.name in (
     "summary", "questions", "needles4")]

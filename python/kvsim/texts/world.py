@@ -45,11 +45,9 @@ def works(rng: random.Random, count: int) -> list[Work]:
         # Both lists turn at different speeds, so that pairs do not repeat for 24 * 22 works.
         thing, fault, cause, remedy, result = kinds[i % len(kinds)]
         place = places[(i + i // len(kinds)) % len(places)]
-        found.append(Work(
-            place, thing, fault, cause, remedy, result, person(rng), person(rng),
-            rng.randint(1961, 2019), rng.randint(2, 19), 100 * rng.randint(14, 960),
-            rng.randint(3, 48),
-        ))  # fmt: skip
+        found.append(Work(place, thing, fault, cause, remedy, result, person(rng), person(rng),
+                          rng.randint(1961, 2019), rng.randint(2, 19), 100 * rng.randint(14, 960),
+                          rng.randint(3, 48)))
     return found
 
 

@@ -43,8 +43,7 @@ def summary(gain):
 
 
 def draw(several, lost, bases, group, note):
-    changes = list(dict.fromkeys(losses.change(one, base) for base in group
-                                 for one in bases[base]))
+    changes = list(dict.fromkeys(losses.change(one, base) for base in group for one in bases[base]))
     looks = {text: style.line_style(i) for i, text in enumerate(changes)}
     keys = [style.key(text, look) for text, look in looks.items()]
     if lost.damage:

@@ -112,8 +112,7 @@ def bands(results, options, base, members):
         ax.fill_between(results.steps, band.min("policy"), band.max("policy"), color="0.82",
                         linewidth=0)
         for line, index in zip(lines, [0] + [LOOKS[name] for name in shown]):
-            ax.plot(results.steps, line, linewidth=0.7,
-                    **{**style.line_style(index), "marker": ""})
+            ax.plot(results.steps, line, linewidth=0.7, **{**style.line_style(index), "marker": ""})
         ax.axhline(0.5, color="black", linewidth=0.7, linestyle=":")
         counts = " / ".join(str(int((line < 0.5).sum())) for line in lines)
         ax.set_title(f"layer {layer}: {counts}", fontsize=6)

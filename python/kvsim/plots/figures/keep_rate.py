@@ -18,8 +18,7 @@ def pages(results, options):
         raise load.Missing(f"{results.path}: no labelled spans")
     # The full cache keeps everything at every budget: a panel of it would show nothing.
     policies = [one for one in results.policies if not load.is_full(one)] or results.policies
-    return style.pages("keep_rate", [policies],
-                       functools.partial(draw, results))
+    return style.pages("keep_rate", [policies], functools.partial(draw, results))
 
 
 def of_layers(results):

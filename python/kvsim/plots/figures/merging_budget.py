@@ -32,8 +32,7 @@ def selections(results):
 
 def draw(results, groups):
     known = load.parameters(results)
-    merges = list(dict.fromkeys(known[record]["merge"] for records in groups
-                                for record in records))
+    merges = list(dict.fromkeys(known[record]["merge"] for records in groups for record in records))
     fig, axes = style.frame(
         "Output error where the same selection drops or merges",
         f"{results.subtitle}\neach column is one selection, each line what becomes of the entries "

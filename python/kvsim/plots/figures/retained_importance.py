@@ -28,8 +28,7 @@ def pages(results, options):
     if not results.has("retained_importance"):
         raise load.Missing(f"{results.path}: no variable retained_importance")
     rivals = [one for one in results.policies if not load.is_full(one)] or results.policies
-    draw, groups = (draw_lines, [results.policies]) if len(rivals) <= FEW else \
-        (draw_maps, [rivals])
+    draw, groups = (draw_lines, [results.policies]) if len(rivals) <= FEW else (draw_maps, [rivals])
     budget = results.nearest_budget(options.budget)
     return style.pages("retained_importance", groups, functools.partial(draw, results, budget))
 
