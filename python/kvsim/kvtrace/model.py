@@ -54,6 +54,13 @@ class LoadedModel:
         return told
 
 
+def of_caller(model, tokenizer=None) -> LoadedModel:
+    """A model that somebody holds."""
+    kind = type(model).__name__
+    return LoadedModel(model, tokenizer, str(getattr(model, "name_or_path", "")) or kind,
+                       f"{kind} of the caller")
+
+
 def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 

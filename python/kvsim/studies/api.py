@@ -8,9 +8,9 @@ from typing import Any
 
 import pandas
 
-from ..errors import Error, UsageError, error_of
+from ..errors import UsageError
 from ..bytes_for_loss import by_policy
-from ..program import Bar
+from ..program import Bar, in_words_of_python
 from . import benchmarks, command, table, task_table
 from .folder import COLUMNS, Folder, merge
 from .tasks import answers
@@ -95,41 +95,31 @@ def study(model: Any, texts: str | PathLike | Iterable[str | PathLike] | None = 
         keep_traces: traces stay in the folder.
         progress: show a bar; None: on a terminal and in notebooks.
     """
-    args = command.parser().parse_args([])
-    args.tasks = [[tasks] if isinstance(tasks, str) else list(tasks)]
-    args.instances = instances
-    args.question = [question] if isinstance(question, str) else question and list(question)
-    args.scorer = [scorer] if isinstance(scorer, str) else scorer and list(scorer)
-    args.fraction = fraction
-    texts = "none" if texts is None else texts
-    args.texts = [[str(texts)] if isinstance(texts, (str, PathLike)) else list(map(str, texts))]
-    args.policy = [policies] if isinstance(policies, str) else list(policies or ()) or None
-    if budgets is not None:
-        single = isinstance(budgets, (str, float, int))
-        args.budget = [[str(one) for one in ([budgets] if single else budgets)]]
-    args.out, args.seed, args.reference, args.title = Path(out), list(seeds), reference, title
-    args.prompt_tokens, args.steps, args.device = prompt_tokens, steps, device
-    args.loss = loss
-    args.threads, args.keep_traces, args.quiet = threads, keep_traces, True
-    args.model_dtype, args.dtype = model_dtype, dtype
-    args.probe = probe or "none"
-    args.metric = [list(metrics)]
-    load = None
+    def words(given: Any) -> list[str]:
+        single = isinstance(given, (str, PathLike, float, int))
+        return [str(given)] if single else list(map(str, given or ()))
+
+    args, load = command.parser().parse_args([]), None
+    vars(args).update(
+        tasks=[words(tasks)], instances=instances, question=words(question), scorer=words(scorer),
+        fraction=fraction, texts=[["none"] if texts is None else words(texts)], policy=words(policies),
+        budget=None if budgets is None else [words(budgets)], out=Path(out), seed=list(seeds),
+        reference=reference, title=title, prompt_tokens=prompt_tokens, steps=steps, device=device,
+        loss=loss, threads=threads, keep_traces=keep_traces, quiet=True, model_dtype=model_dtype,
+        dtype=dtype, probe=probe or "none", metric=[words(metrics)])
     if isinstance(model, (str, PathLike)):
         args.model = str(model)
     else:
         if not hasattr(tokenizer, "apply_chat_template"):
             raise UsageError("tokenizer: a model that you hold needs its tokenizer, too")
-        from ..kvtrace.model import LoadedModel
+        from ..kvtrace.model import of_caller
 
-        args.model = str(getattr(model, "name_or_path", "")) or type(model).__name__
-        held = LoadedModel(model.eval(), tokenizer, args.model, f"{type(model).__name__} of the caller")
-        load = lambda: held  # noqa: E731
+        held = of_caller(model.eval(), tokenizer)
+        args.model, load = held.name, lambda: held
     bar = Bar(progress)
     try:
-        failed = command.study(args, load, lambda what, share, left: bar.show(share, what))
-    except Error as error:
-        raise error_of(error.exit_code, str(error)) from None
+        with in_words_of_python():
+            failed = command.study(args, load, lambda what, share, left: bar.show(share, what))
     finally:
         bar.close()
     return opened(out, failed)

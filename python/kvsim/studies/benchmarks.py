@@ -16,12 +16,15 @@ import numpy as np
 import pandas
 
 from ..kvtrace.errors import EXIT_USAGE, CaptureError
+from ..kvtrace.markup import Conversation, Turn
+from ..kvtrace.prompt import render, tokenize
 from ..plain import counted
 from ..plots import statistics
 from ..tasks.benchmark import Benchmark, Row, read_benchmark, said, sampled
 from ..tasks.scorers import SCORERS, load_scorer, scorer_of
 from .folder import Folder
-from .table import budget_key
+from .run import canonical_records, say
+from .table import sorted_by
 from .tasks import Context, Lines, answers_of
 
 ALL = "all"   # tasks of a benchmark together
@@ -108,8 +111,6 @@ def sheets(folder: Folder, paths: list[str], question: list[str] | None, fractio
 
 def run_benchmarks(folder: Folder, chosen: list[Sheet], load, settings, tell, warn) -> None:
     """Asks what is missing. `tell(what, share, seconds left)`; `warn(line)` says what is left out."""
-    from .run import canonical_records
-
     records, begin = canonical_records(settings.policies), time.monotonic()
     for i, sheet in enumerate(chosen):
         if not sheet.lines.read():
@@ -125,10 +126,9 @@ def run_benchmarks(folder: Folder, chosen: list[Sheet], load, settings, tell, wa
                      if record not in have.get(row.name, set())]
             if not lacks:
                 continue
-            done = (i + r / len(sheet.benchmark.rows)) / len(chosen)
-            spent = time.monotonic() - begin
-            tell(f"[{i + 1}/{len(chosen)}] {sheet.name}: {r} of {len(sheet.benchmark.rows)}", done,
-                 spent / done - spent if done > 0 else math.nan)
+            count = len(sheet.benchmark.rows)
+            say(tell, f"[{i + 1}/{len(chosen)}] {sheet.name}: {r} of {count}",
+                (i + r / count) / len(chosen), begin)
             try:
                 sheet.lines.add(ask(folder, sheet, row, load(), settings, lacks, known))
             except TooLong as error:
@@ -147,8 +147,6 @@ def ask(folder: Folder, sheet: Sheet, row: Row, loaded, settings, policies: list
         known: list[Context]) -> dict:
     """The line of a question: the full cache's answer, and those of every policy and budget. `known`
     passes on from one question to the next what they share."""
-    from ..kvtrace.prompt import render, tokenize
-
     if getattr(loaded.tokenizer, "chat_template", None) is None:
         conversation, raw = plain(row, sheet.question), True
     else:
@@ -166,8 +164,6 @@ def ask(folder: Folder, sheet: Sheet, row: Row, loaded, settings, policies: list
 
 def plain(row: Row, question: str):
     """For a model without a chat template: the texts one after the other."""
-    from ..kvtrace.markup import Conversation, Turn
-
     turns = row.conversation(question).turns
     return Conversation([Turn(None, "".join(one.text for one in turns), [], turns[0].compress_at)])
 
@@ -220,11 +216,8 @@ def scores(found: pandas.DataFrame) -> pandas.DataFrame:
         low, high = wilson(own.score.to_numpy(), own.prompt.to_numpy())
         rows.append([*keys, own.score.mean(), low, high, own.full.mean(), own.same.mean(), len(own),
                      own.prompt.nunique()])
-    table = pandas.DataFrame(rows, columns=list(COLUMNS))
-    return table.sort_values(
-        ["model", "benchmark", "task", "question", "budget", "score"], kind="stable",
-        ascending=[True, True, True, True, True, False],
-        key=lambda one: one.map(budget_key) if one.name == "budget" else one).reset_index(drop=True)
+    return sorted_by(pandas.DataFrame(rows, columns=list(COLUMNS)),
+                     ["model", "benchmark", "task", "question", "budget", "score"], falling=True)
 
 
 def score_tests(found: pandas.DataFrame) -> pandas.DataFrame:

@@ -19,6 +19,7 @@ from ..tasks import QUESTIONS, TASKS
 from ..tasks.benchmark import is_benchmark
 from ..tasks.scorers import SCORERS
 from ..tool import Parser, add_table, run_tool, shard
+from .cost import duration
 from .settings import BUDGETS, POLICIES, Settings
 
 EXAMPLES = """\
@@ -158,11 +159,6 @@ class Progress:
     def end(self) -> None:
         if not self.quiet and sys.stderr.isatty():
             print("\r" + " " * 78 + "\r", end="", file=sys.stderr, flush=True)
-
-
-def duration(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min" \
-        if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def flat(given: list[list[str]] | None, default: list[str]) -> list[str]:

@@ -20,11 +20,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pandas
 import xarray
 
 from ..errors import DataError, UsageError
 from ..hdf5_file import open_hdf5
+from ..program import version
 from ..whole import whole_file, write_text
 
 WORST_SHARE = 5   # of 100 steps: the loss's own worst case
@@ -125,12 +127,9 @@ class Folder:
 
     def settings(self) -> dict:
         target = self.path / "study.json"
-        try:
-            return json.loads(target.read_text(encoding="utf-8"))
-        except OSError:
-            raise DataError(f"{self.path}: no study.json: not the folder of a study") from None
-        except ValueError as error:
-            raise DataError(f"{target}: not JSON: {error}") from None
+        if not target.is_file():
+            raise DataError(f"{self.path}: no study.json: not the folder of a study")
+        return _document(target)
 
     def parts(self, name: str) -> list[Part]:
         """Of a text, those that have results, in the order of their numbers."""
@@ -151,39 +150,26 @@ class Folder:
 
     def facts(self) -> dict[str, dict]:
         """Knowledge of every text that has been begun, by name."""
-        found = {}
-        for path in sorted(self.texts.glob("*.json")):
-            try:
-                found[path.stem] = json.loads(path.read_text(encoding="utf-8"))
-            except ValueError as error:
-                raise DataError(f"{path}: not JSON: {error}") from None
-        return found
+        return {path.stem: _document(path) for path in sorted(self.texts.glob("*.json"))}
 
     def unserved(self, name: str) -> dict[str, str]:
         """Records that the trace of a text cannot serve, and why."""
-        file = self.facts_file(name)
-        return json.loads(file.read_text(encoding="utf-8")).get("unserved", {}) if file.is_file() else {}
+        return _document(self.facts_file(name)).get("unserved", {})
 
     def leave_out(self, name: str, refused: dict[str, str]) -> None:
         """Notes further records that the trace of a text cannot serve."""
-        facts = json.loads(self.facts_file(name).read_text(encoding="utf-8"))
+        facts = _document(self.facts_file(name))
         facts["unserved"] = facts.get("unserved", {}) | refused
         write_text(self.facts_file(name), json.dumps(facts))
 
     def note_model(self, loaded) -> None:
         """Notes where the model was found and what it ran with, for captions."""
-        from ..program import version
-
         told = self.models() | {loaded.name: loaded.record() | {"kvsim_version": version()}}
         write_text(self.path / "models.json", json.dumps(told, indent=1) + "\n")
 
     def models(self) -> dict[str, dict]:
         """What is known of the models, by name."""
-        file = self.path / "models.json"
-        try:
-            return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-        except ValueError as error:
-            raise DataError(f"{file}: not JSON: {error}") from None
+        return _document(self.path / "models.json")
 
     def losses(self) -> pandas.DataFrame:
         """A row for every text, policy and budget that has been run (COLUMNS)."""
@@ -207,6 +193,14 @@ class Folder:
                     yield from _worst_steps(part, name, facts, count)
 
 
+def _document(path: Path) -> dict:
+    """What a JSON file holds; nothing where it is not there."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    except ValueError as error:
+        raise DataError(f"{path}: not JSON: {error}") from None
+
+
 def shares_held(replay: xarray.Dataset, prompt_tokens: int, later_tokens: int) -> tuple:
     """`bytes` and `peak` of COLUMNS from a results file, [policy, budget] each."""
     share = 1 / replay.compression.values
@@ -219,7 +213,7 @@ def _rows(part: Part, name: str, facts: dict) -> Iterator[dict]:
             xarray.open_dataset(part.results, engine="h5netcdf", decode_times=False) as results:
         kl = loop.kl_divergence.values
         count = max(1, -(-kl.shape[-1] * WORST_SHARE // 100))
-        worst = _largest(kl, count)
+        worst = np.sort(kl, axis=-1)[..., -count:].mean(-1)
         replay = results.sel(policy=loop.policy.values)
         share, peak = shares_held(replay, facts["prompt_len"],
                                   facts["total_len"] - facts["prompt_len"])
@@ -239,12 +233,6 @@ def _rows(part: Part, name: str, facts: dict) -> Iterator[dict]:
                     "stream_error": float(replay.stream_error_rms.values[p, b])
                     if "stream_error_rms" in replay else float("nan"),
                 }
-
-
-def _largest(values, count: int):
-    import numpy as np
-
-    return np.sort(values, axis=-1)[..., -count:].mean(-1)
 
 
 def _worst_steps(part: Part, name: str, facts: dict, count: int) -> Iterator[dict]:
@@ -283,7 +271,7 @@ def merge(folders: Iterable[str | os.PathLike], target: Folder) -> None:
         for name, facts in one.facts().items():
             named = name if len(models) == 1 else f"{_plain(own['model'])}--{name}"
             known = target.facts_file(named)
-            if known.is_file() and json.loads(known.read_text("utf-8"))["digest"] != facts["digest"]:
+            if known.is_file() and _document(known)["digest"] != facts["digest"]:
                 raise DataError(f"{one.path}: text {name}: another text has this name in "
                                 f"{target.path}")
             have = {policy for part in target.parts(named) for policy in part.policies()}

@@ -1,17 +1,22 @@
 """The page of a study: one HTML file with the leaderboard, curves, every text, the worst steps."""
 
-import html
 import io
 import math
+from collections.abc import Callable, Iterable
+from html import escape
+from pathlib import Path
 from string import Template
+from typing import Any
 
+import matplotlib
 import pandas
 
 from ..bytes_for_loss import by_policy
 from ..plain import counted
 from ..plots import lines, style
-from . import benchmarks, table, task_page, task_table
+from ..tasks import TASKS
 from ..whole import write_text
+from . import benchmarks, table, task_table
 from .folder import COLUMNS, Folder
 from .tasks import answers, solved
 
@@ -19,29 +24,6 @@ LINES = 8       # policies that a figure draws: more cannot be told apart
 WORST = 3       # steps of a policy and text
 SHOWN_WORST = 6   # rows of a policy
 HINDSIGHT = "oracle"   # begins the names of policies that know the future
-
-PAGE = Template("""<!doctype html>
-<html lang="en"><head><meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
-<title>$title</title>
-<style>
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 1.5rem auto; padding: 0 1rem;
-  color: #1c1e21; background: #fff }
-h1 { font-size: 1.5rem; margin: 0 } h2 { font-size: 1.15rem; margin: 2rem 0 .4rem }
-p { max-width: 44rem; margin: .4rem 0 } .scroll { overflow-x: auto }
-table { border-collapse: collapse; font-size: .88rem; font-variant-numeric: tabular-nums }
-th, td { padding: .18rem .6rem; text-align: right; white-space: nowrap; border-bottom: 1px solid #e4e6e9 }
-th:first-child, td:first-child { text-align: left } th { vertical-align: bottom }
-td.text { text-align: left; white-space: pre-wrap; font-family: ui-monospace, monospace }
-tr.reference td { background: #f3f4f6 } .best { font-weight: 600 }
-svg { width: 100%; min-width: 42rem; max-width: 54rem; height: auto; margin-top: 1.5rem } summary { cursor: pointer; margin: .5rem 0 }
-mark { background: #ffe08a } code { font-size: .9em }
-</style></head><body>
-<h1>$title</h1>
-$body
-</body></html>
-""")
 
 
 def write(folder: Folder, reference: str | None = None, title: str | None = None,
@@ -62,12 +44,12 @@ def write(folder: Folder, reference: str | None = None, title: str | None = None
         agreement = task_table.agreement(answered, losses)
         tables |= {"answers.csv": answered, "accuracy.csv": right, "agreement.csv": agreement,
                    "tried.csv": solved(folder)}
-        body += task_page.about_tasks(right, agreement, tables["tried.csv"])
+        body += about_tasks(right, agreement, tables["tried.csv"])
     asked = benchmarks.outcomes(folder)
     if not asked.empty:
         tables |= {"scores.csv": benchmarks.scores(asked),
                    "score_tests.csv": benchmarks.score_tests(asked)}
-        body += task_page.about_benchmarks(tables["scores.csv"], tables["score_tests.csv"])
+        body += about_benchmarks(tables["scores.csv"], tables["score_tests.csv"])
     if not tables:
         return {}
     models = dict.fromkeys([*losses.model, *answered.model, *asked.model])
@@ -75,7 +57,8 @@ def write(folder: Folder, reference: str | None = None, title: str | None = None
     paths = {name: folder.path / name for name in [*tables, "index.html"]}
     for one, rows in tables.items():
         write_text(paths[one], table.safe_csv(rows))
-    write_text(paths["index.html"], PAGE.substitute(title=html.escape(name), body="\n".join(body)))
+    page = Template(Path(__file__).with_name("page.html").read_text(encoding="utf-8"))
+    write_text(paths["index.html"], page.substitute(title=escape(name), body="\n".join(body)))
     return paths
 
 
@@ -90,9 +73,9 @@ def about_texts(folder: Folder, tables: dict[str, pandas.DataFrame], reference: 
             losses, *(tables[name] for name in ("leaderboard.csv", "leaderboard_bytes.csv",
                                                 "categories.csv", "least_bytes.csv"))))
         if len(models) > 1:
-            body.append(f"<h2>{html.escape(model)}</h2>")
+            body.append(f"<h2>{escape(model)}</h2>")
         texts = len(set(own.text))
-        body += [f"<h2>Leaderboard: loss relative to <code>{html.escape(reference)}</code></h2>"
+        body += [f"<h2>Leaderboard: loss relative to {code(reference)}</h2>"
                  f"<p>Geometric mean over texts, 95 % interval over texts (from {table.LEAST_TEXTS} "
                  "texts on). Oracles know the future and come last. A policy that holds over a twentieth more "
                  "of the bytes than the budget gives (&gt;) or less (&lt;) is not compared there. Hold the mouse over a cell for its "
@@ -117,6 +100,37 @@ def number(value: float) -> str:
     return f"{value:.2f}" if value >= 0.1 else f"{value:.2g}"
 
 
+def code(text: str) -> str:
+    return f"<code>{escape(text)}</code>"
+
+
+def fold(summary: str, body: str, opened: bool = False) -> str:
+    return f"<details{' open' if opened else ''}><summary>{summary}</summary>{body}</details>"
+
+
+def rows_of(head: Iterable[str], rows: Iterable[Iterable[Any]], reference: str = "") -> str:
+    """A table whose cells are HTML; one that begins as a cell stands as it is. The row that begins with
+    `reference` is shaded."""
+    def cells(of: Iterable[Any], kind: str) -> str:
+        return "".join(one if str(one).startswith(f"<{kind}") else f"<{kind}>{one}</{kind}>"
+                       for one in of)
+
+    shaded = '<tr class="reference">'
+    lines = "".join((shaded if reference and row[0] == reference else "<tr>") + cells(row, "td")
+                    + "</tr>" for row in map(tuple, rows))
+    top = f"<tr>{cells(head, 'th')}</tr>" if head else ""
+    return f'<div class="scroll"><table>{top}{lines}</table></div>'
+
+
+def grid(rows: pandas.DataFrame, budgets: list[str], policies: Iterable[str],
+         cell: Callable[[Any], str], across: str = "budget", reference: str = "") -> str:
+    """Policies by budgets; `cell` of a row."""
+    cells = {(one.policy, one.budget): cell(one) for one in rows.itertuples()}
+    return rows_of((f"policy \\ {across}", *map(escape, budgets)), (
+        (code(policy), *(cells.get((policy, one), "–") for one in budgets)) for policy in policies),
+        reference and code(reference))
+
+
 def verdict(losses: pandas.DataFrame, board: pandas.DataFrame, reference: str, of: str = "") -> str:
     """The best at each budget, in one sentence for each model. `of`: what budgets are shares of."""
     said = []
@@ -124,66 +138,55 @@ def verdict(losses: pandas.DataFrame, board: pandas.DataFrame, reference: str, o
             "model", sort=False):
         best = own.loc[own.groupby("budget", sort=False).relative.idxmin()]
         words = "; ".join(
-            f"<b><code>{html.escape(policy)}</code></b> at "
+            f"<b>{code(policy)}</b> at "
             + ", ".join(f"{one.budget}{of} ({number(one.relative)})" for one in rows.itertuples())
             for policy, rows in best.groupby("policy", sort=False))
-        said.append(f"<p>{html.escape(model)} loses least with {words}. In brackets: its loss "
-                    f"relative to <code>{html.escape(reference)}</code>.</p>")
+        said.append(f"<p>{escape(model)} loses least with {words}. In brackets: its loss "
+                    f"relative to {code(reference)}.</p>")
     texts = losses[["model", "text"]].drop_duplicates().groupby("model").size()
     count = " and ".join(str(one) for one in dict.fromkeys(texts))
     return "".join(said) + (f"<p>{count} text{'s' * (count != '1')}; loss is the KL divergence of the model's next-token "
                             "distribution from that with the full cache. Lower is better.</p>")
 
 
+def by_loss(board: pandas.DataFrame) -> pandas.Series:
+    """Of each policy the mean over budgets of the loss's logarithm."""
+    return board.assign(log=board.relative.map(math.log)).groupby("policy").log.mean()
+
+
 def leaderboard(board: pandas.DataFrame, reference: str, across: str) -> str:
     """A table of policies by budget, or by what else `across` says the columns are."""
-    budgets = sorted(set(board.budget), key=table.budget_key)
-    cells = board.set_index(["policy", "budget"])
-    order = board.assign(log=board.relative.map(math.log)).groupby("policy").log.mean()
+    order = by_loss(board)
     competing = table.competing(board[~board.policy.map(is_hindsight)])
     there = set(competing.policy)
+    best = competing.groupby("budget").relative.min()
+
+    def cell(one) -> str:
+        off = table.off_budget(one.held)
+        mark = ' class="best"' if not off and one.relative == best[one.budget] else ""
+        spread = f" [{number(one.low)}, {number(one.high)}]" if math.isfinite(one.low) else ""
+        return (f'<td{mark} title="worst text {escape(str(one.worst_text))}: {number(one.worst)}; '
+                f'{number(one.kl)} nats; {number(one.bytes)} of the bytes, {number(one.held)} times '
+                f'what the budget gives">{number(one.relative)}{escape(off)}{spread}</td>')
+
     ranked = sorted(order.index, key=lambda one: (is_hindsight(one), one not in there, order[one]))
-    best = {b: competing[competing.budget == b].relative.min() for b in budgets}
-    head = "".join(f"<th>{html.escape(b)}</th>" for b in budgets)
-    rows = []
-    for policy in ranked:
-        line = f"<td><code>{html.escape(policy)}</code></td>"
-        for b in budgets:
-            if (policy, b) not in cells.index:
-                line += "<td>–</td>"
-                continue
-            one = cells.loc[(policy, b)]
-            off = table.off_budget(one.held)
-            mark = ' class="best"' if not off and one.relative == best[b] else ""
-            spread = f" [{number(one.low)}, {number(one.high)}]" if math.isfinite(one.low) else ""
-            line += (f'<td{mark} title="worst text {html.escape(str(one.worst_text))}: '
-                     f'{number(one.worst)}; {number(one.kl)} nats; {number(one.bytes)} of the '
-                     f'bytes, {number(one.held)} times what the budget gives">'
-                     f'{number(one.relative)}{html.escape(off)}{spread}</td>')
-        kind = ' class="reference"' if policy == reference else ""
-        rows.append(f"<tr{kind}>{line}</tr>")
-    return (f'<div class="scroll"><table><tr><th>policy \\ {across}</th>{head}</tr>'
-            f"{''.join(rows)}</table></div>")
+    return grid(board, sorted(set(board.budget), key=table.budget_key), ranked, cell, across, reference)
 
 
 def drawn(board: pandas.DataFrame, reference: str) -> list[str]:
     """Policies of a figure: the best ones, the reference, one oracle."""
-    order = board.assign(log=board.relative.map(math.log)).groupby("policy").log.mean()
-    ranked = sorted(order.index, key=lambda one: order[one])
+    ranked = by_loss(board).sort_values(kind="stable").index
     oracles = [one for one in ranked if is_hindsight(one)][:1]
-    others = [one for one in ranked if not is_hindsight(one)]
-    chosen = others[: LINES - 2]
+    chosen = [one for one in ranked if not is_hindsight(one)][: LINES - 2]
     return [*oracles, *chosen, *([reference] if reference not in chosen else [])]
 
 
 def _svg(figure) -> str:
     """A figure as it stands in the page; ids of several do not meet."""
-    import matplotlib.pyplot as plt
-
     text = io.StringIO()
     style.settle(figure)
     figure.savefig(text, format="svg", bbox_inches="tight", metadata={"Date": None})
-    plt.close(figure)
+    style.close(figure)
     drawing = text.getvalue()
     return f'<div class="scroll">{drawing[drawing.index("<svg"):]}</div>'
 
@@ -191,9 +194,7 @@ def _svg(figure) -> str:
 def _lines(board: pandas.DataFrame, reference: str, title: str, subtitle: str, label: str) -> str:
     """A line per policy over budgets, the band of the best one."""
     style.use()
-    import matplotlib as mpl
-
-    mpl.rcParams["svg.hashsalt"] = title   # the same study gives the same page
+    matplotlib.rcParams["svg.hashsalt"] = title   # the same study gives the same page
     policies = drawn(board, reference)
     cells = {(one.policy, table.budget_key(one.budget)): (one.relative, one.low, one.high)
              for one in board.itertuples()}
@@ -221,7 +222,7 @@ def by_bytes(losses: pandas.DataFrame, held: pandas.DataFrame, reference: str, t
               if (own - 1).abs().max() > table.SAME_BYTES]
     said = ("All policies hold the same bytes at the same budget: this says what the first one says."
             if not others else "At the same budget these hold other bytes: " + ", ".join(
-                f"<code>{html.escape(one)}</code>" for one in others) + ".")
+                f"<code>{escape(one)}</code>" for one in others) + ".")
     of = {"bytes": "the full cache's bytes, of the prompt",
           "peak": "the full cache's bytes at the end of the answer, since some policies evict later "
                   "tokens, too"}[column]
@@ -240,8 +241,7 @@ def each_category(boards: pandas.DataFrame, reference: str) -> list[str]:
     if boards.category.nunique() < 2:
         return []
     return ["<h2>Every category of texts</h2>", *(
-        f"<details><summary>{html.escape(category)}: {own.texts.max()} texts</summary>"
-        f"{leaderboard(own, reference, 'budget')}</details>"
+        fold(f"{escape(category)}: {own.texts.max()} texts", leaderboard(own, reference, "budget"))
         for category, own in boards.groupby("category"))]
 
 
@@ -249,34 +249,26 @@ def least_bytes(least: pandas.DataFrame) -> str:
     """Holding that each policy needs for one loss, the least first."""
     order = least.assign(last=least.policy.map(is_hindsight)).sort_values(
         ["last", "bytes"], na_position="last", kind="stable")
-    rows = "".join(
-        f"<tr><td><code>{html.escape(one.policy)}</code></td><td>{number(one.bytes)}</td>"
-        f"<td>{one.reached} of {one.texts}</td></tr>" for one in order.itertuples())
     return (f"<h2>The least bytes for a loss of {least.loss.iloc[0]:g} nats</h2>"
             "<p>Share of the full cache's bytes, median over texts, between budgets by lines in "
             "logarithms. A dash: on half of the texts or more no budget comes so low.</p>"
-            '<div class="scroll"><table><tr><th>policy</th><th>bytes</th><th>texts</th></tr>'
-            f"{rows}</table></div>")
+            + rows_of(("policy", "bytes", "texts"), (
+                (code(one.policy), number(one.bytes), f"{one.reached} of {one.texts}")
+                for one in order.itertuples())))
 
 
 def every_text(losses: pandas.DataFrame, reference: str) -> str:
     found = table.relative(losses, reference)
-    parts = []
+    parts = ["<p>Loss relative to the reference; green is less, red is more.</p>"]
     for budget in sorted(set(found.budget), key=table.budget_key):
         own = found[found.budget == budget]
         wide = own.pivot(index="policy", columns="text", values="log")
         order = own.drop_duplicates("text").sort_values(["category", "text"]).text
-        wide = wide.loc[sorted(wide.index, key=lambda one: (is_hindsight(one),
-                                                            wide.loc[one].mean())), order]
-        head = "".join(f"<th>{html.escape(one)}</th>" for one in order)
-        rows = "".join(
-            f"<tr><td><code>{html.escape(policy)}</code></td>"
-            + "".join(_shaded(value) for value in wide.loc[policy]) + "</tr>"
-            for policy in wide.index)
-        parts.append(f"<details><summary>budget {html.escape(budget)}</summary>"
-                     f'<div class="scroll"><table><tr><th>policy \\ text</th>{head}</tr>{rows}'
-                     "</table></div></details>")
-    return ("<p>Loss relative to the reference; green is less, red is more.</p>" + "".join(parts))
+        ranked = sorted(wide.index, key=lambda one: (is_hindsight(one), wide.loc[one].mean()))
+        parts.append(fold(f"budget {escape(budget)}", rows_of(
+            ("policy \\ text", *map(escape, order)),
+            ((code(one), *map(_shaded, wide.loc[one, order])) for one in ranked))))
+    return "".join(parts)
 
 
 def _shaded(log: float) -> str:
@@ -292,14 +284,11 @@ def orders(losses: pandas.DataFrame, reference: str) -> str:
     found = table.ranks_by_category(losses, reference)
     if found.empty or len(set(losses.policy)) < 3:
         return ""
-    rows = "".join(
-        f"<tr><td>{html.escape(one.category)}; {html.escape(one.other)}</td>"
-        f"<td>{html.escape(one.budget)}</td><td>{number(one.spearman)}</td><td>{one.policies}</td>"
-        "</tr>" for one in found.itertuples())
     return ("<h2>Do categories of texts agree on the order?</h2><p>Spearman's rank correlation of "
             "the policies' geometric means: 1 is the same order.</p>"
-            '<div class="scroll"><table><tr><th>categories</th><th>budget</th><th>Spearman</th>'
-            f"<th>policies</th></tr>{rows}</table></div>")
+            + rows_of(("categories", "budget", "Spearman", "policies"), (
+                (f"{escape(one.category)}; {escape(one.other)}", escape(one.budget),
+                 number(one.spearman), one.policies) for one in found.itertuples())))
 
 
 def worst_steps(folder: Folder) -> str:
@@ -307,21 +296,14 @@ def worst_steps(folder: Folder) -> str:
     found = pandas.DataFrame(folder.worst_steps(WORST))
     if found.empty:
         return ""
-    parts = []
     order = found.groupby("policy").kl.mean().sort_values(kind="stable").index
-    for policy in sorted(order, key=is_hindsight):
-        own = found[found.policy == policy]
-        rows = "".join(
-            f"<tr><td>{html.escape(one.text)}</td><td>{number(one.kl)}</td>"
-            f'<td class="text">{_seen(one.before)}<mark>{_seen(one.token)}</mark>'
-            f"{_seen(one.next)}</td></tr>"
-            for one in own.nlargest(SHOWN_WORST, "kl").itertuples())
-        parts.append(f"<details{'' if parts else ' open'}><summary><code>{html.escape(policy)}</code>"
-                     "</summary>"
-                     '<div class="scroll"><table><tr><th>text</th><th>nats</th>'
-                     '<th style="text-align:left">token after which the prediction is worst</th>'
-                     f"</tr>{rows}</table></div></details>")
-    return (f"<h2>Worst steps</h2><p>At budget {html.escape(str(found.budget.iloc[0]))}: the marked "
+    head = ("text", "nats", '<th style="text-align:left">token after which the prediction is worst</th>')
+    parts = [fold(code(policy), rows_of(head, (
+        (escape(one.text), number(one.kl), f'<td class="text">{_seen(one.before)}<mark>'
+         f"{_seen(one.token)}</mark>{_seen(one.next)}</td>")
+        for one in found[found.policy == policy].nlargest(SHOWN_WORST, "kl").itertuples())), not place)
+        for place, policy in enumerate(sorted(order, key=is_hindsight))]
+    return (f"<h2>Worst steps</h2><p>At budget {escape(str(found.budget.iloc[0]))}: the marked "
             "token is read, and the prediction of the next one is furthest from the full cache's."
             "</p>" + "".join(parts))
 
@@ -330,24 +312,105 @@ def _seen(text: str) -> str:
     """Text of a token with line ends shown and control characters away."""
     shown = "".join("⏎" if one == "\n" else one if one.isprintable() or one == " " else "·"
                     for one in text)
-    return html.escape(shown)
+    return escape(shown)
 
 
 def method(texts: pandas.DataFrame, losses: pandas.DataFrame) -> str:
     """How it was measured, and where every text that has a loss comes from."""
-    meanings = "".join(f"<tr><td><code>{name}</code></td>"
-                       f'<td style="text-align:left;white-space:normal">{html.escape(what)}</td>'
-                       "</tr>" for name, what in COLUMNS.items())
     texts = texts[texts.text.isin(losses.text)].drop_duplicates("text")
-    listed = "".join(
-        f"<tr><td>{html.escape(one.text)}</td><td>{html.escape(one.category)}</td>"
-        f"<td>{one.prompt_tokens}</td><td>{one.later_tokens}</td>"
-        f'<td class="text">{html.escape(one.origin)}</td><td><code>{one.sha256[:12]}</code></td></tr>'
-        for one in texts.itertuples())
+    listed = rows_of(("text", "category", "prompt", "later", "from", "SHA-256"), (
+        (escape(one.text), escape(one.category), one.prompt_tokens, one.later_tokens,
+         f'<td class="text">{escape(one.origin)}</td>', code(one.sha256[:12]))
+        for one in texts.itertuples()))
+    meanings = rows_of((), ((code(name), '<td style="text-align:left;white-space:normal">'
+                             f"{escape(what)}</td>") for name, what in COLUMNS.items()))
     return ("<h2>How it was measured</h2><p>The prompt runs once with the full cache; each policy "
             "then chooses what to keep. The later tokens run with what was kept, tokens forced. "
             "Intervals are Student's t over the logarithms of texts.</p>"
-            "<details><summary>texts</summary><div class='scroll'><table><tr><th>text</th>"
-            "<th>category</th><th>prompt</th><th>later</th><th>from</th><th>SHA-256</th></tr>"
-            f"{listed}</table></div></details>"
-            f"<details><summary>columns of losses.csv</summary><table>{meanings}</table></details>")
+            + fold("texts", listed) + fold("columns of losses.csv", meanings))
+
+
+# ---- tasks and benchmarks ----
+
+def named(task: str) -> str:
+    """A task with what it is."""
+    return "all tasks" if task == task_table.ALL else f"{task}: {TASKS[task].meaning}" if task in TASKS else task
+
+
+def about_tasks(right: pandas.DataFrame, agreement: pandas.DataFrame,
+                solved: pandas.DataFrame) -> list[str]:
+    body = ["<h2>Tasks: does the answer stay right?</h2><p>The model answers freely with every "
+            "compressed cache, greedily. Instances are those that it answers right with the full "
+            "cache, so that the full cache has 1. In brackets: 95 % interval (Wilson).</p>"]
+    for model, own in right.groupby("model", sort=False):
+        if right.model.nunique() > 1:
+            body.append(f"<h2>{escape(model)}</h2>")
+        body += [accuracy_table(own[(own.task == task_table.ALL) & (own.question == task_table.ALL)])]
+        body += [fold(f"{escape(named(task))}; question {question}", accuracy_table(rows))
+                 for (task, question), rows in own.groupby(["task", "question"], sort=False)
+                 if question != task_table.ALL]
+    return [*body, task_orders(agreement), tried(solved)]
+
+
+def about_benchmarks(scores: pandas.DataFrame, tests: pandas.DataFrame) -> list[str]:
+    body = ["<h2>Benchmarks: scores of the answers</h2><p>The model answers every question of a file "
+            "with every compressed cache, greedily, and the benchmark's own rule judges. In brackets: "
+            "95 % interval (Wilson, questions of one prompt counted together).</p>"]
+    keys = ["model", "benchmark", "question"]
+    for (model, name, way), own in scores.groupby(keys, sort=False):
+        every = own[own.task == task_table.ALL]
+        body.append(f"<h2>{escape(model)}, {escape(name)}, question {way}</h2><p>"
+                    f"{every.questions.max()} questions about {every.prompts.max()} prompts; the full "
+                    f"cache has {every.full.max():.3f}.</p>{means(every, 'score', 3)}")
+        body += [fold(f"{escape(task)}; full cache {rows.full.max():.3f}", means(rows, "score", 3))
+                 for task, rows in own.groupby("task", sort=False) if task != task_table.ALL]
+        pairs = tests[(tests[keys] == (model, name, way)).all(axis=1)]
+        apart = pairs[pairs.told_apart]
+        body.append(fold(
+            f"{len(apart)} of {len(pairs)} pairs of policies differ (paired over prompts, Holm's "
+            "correction)", rows_of(("policy", "other", "budget", "difference", "p"), (
+                (code(one.policy), code(one.other), escape(one.budget), f"{one.difference:+.3f}",
+                 f"{one.p:.2g}") for one in apart.itertuples()))))
+    return body
+
+
+def accuracy_table(rows: pandas.DataFrame) -> str:
+    return f"<p>{rows.instances.max()} instances.</p>{means(rows, 'accuracy', 2)}"
+
+
+def means(rows: pandas.DataFrame, value: str, digits: int) -> str:
+    """Policies by budgets: a value with its interval, the best of each budget in bold."""
+    best = rows.groupby("budget")[value].max()
+
+    def cell(one) -> str:
+        mark = ' class="best"' if getattr(one, value) == best[one.budget] else ""
+        return f"<td{mark}>{getattr(one, value):.{digits}f} [{one.low:.2f}, {one.high:.2f}]</td>"
+
+    order = rows.groupby("policy")[value].mean().sort_values(ascending=False, kind="stable").index
+    return grid(rows, list(dict.fromkeys(rows.budget)), order, cell)
+
+
+def task_orders(agreement: pandas.DataFrame) -> str:
+    """Does the loss order policies as the tasks do?"""
+    rows = table.sorted_by(agreement[agreement.question == task_table.ALL], ["model", "by", "task", "budget"])
+    if rows.empty:
+        return ""
+
+    def line(one) -> tuple:
+        alike = "–" if math.isnan(one.alike) else f"{100 * one.alike:.0f} % of {one.told_apart}"
+        rank = "–" if math.isnan(one.spearman) else f"{one.spearman:.2f}"
+        return escape(one.task), escape(one.budget), one.by, rank, alike
+
+    return ("<h2>Does KL order policies as tasks do?</h2><p>Spearman's rank correlation of accuracy "
+            "with less loss, over policies. Of pairs of policies that the task tells apart: the share "
+            "of which the one with less loss answers more right. Loss over the answers of the tasks, "
+            "or over the texts of this study.</p>"
+            + fold("by task and budget", rows_of(
+                ("task", "budget", "loss over", "Spearman", "same order"),
+                map(line, rows.itertuples()))))
+
+
+def tried(solved: pandas.DataFrame) -> str:
+    return fold("instances tried, and answered right with the full cache", rows_of(
+        ("task", "question", "tried", "right"), (
+            (escape(one.task), one.question, one.tried, one.solved) for one in solved.itertuples())))

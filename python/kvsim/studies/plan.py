@@ -10,7 +10,7 @@ from ..kvtrace.closed_loop import ClosedLoop, rows_at_once
 from ..kvtrace.kept_sets import ResultsFile
 from ..plain import counted
 from ..trace import Trace
-from .cost import GB, kept_bytes, memory_bytes, shape_of, trace_bytes, words
+from .cost import GB, duration, kept_bytes, memory_bytes, shape_of, trace_bytes
 from .folder import Folder, Part
 from .run import (canonical_records, close_loop, is_static, missing, record_text, replay_text,
                   unserved)
@@ -64,7 +64,7 @@ def plan_text(found: list[Source], chosen: list[Sheet], files: list, loaded, set
         count = rows * len(settings.policies) * len(settings.budgets)
         lines.append(f"{sheet.name}: {counted(rows, 'question')}, {counted(count, 'answer')}; their time "
                      "is not in the next line")
-    lines += [f"about {words(total)} on {loaded.model.device}"
+    lines += [f"about {duration(total)} on {loaded.model.device}"
               + (f", where others take as long as what was tried now ({'; '.join(measured)})"
                  if measured else ""),
               f"disk: {trace / 1e6:.0f} MB for a trace" + (

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -9,7 +10,9 @@ from pathlib import Path
 
 from ..errors import Error
 from ..kvtrace.errors import EXIT_USAGE, CaptureError
+from ..kvtrace.kept_sets import has_static_sets
 from ..program import options, run
+from ..trace import Trace
 from ..whole import write_text
 from .folder import Folder, Part
 from .settings import Settings
@@ -25,6 +28,12 @@ def missing(folder: Folder, name: str, policies: list[str]) -> list[str]:
     have = {one for part in folder.parts(name) if part.finished for one in part.policies()}
     have.update(folder.unserved(name))
     return [typed for typed, record in zip(policies, canonical) if record not in have]
+
+
+def say(tell: Callable[[str, float, float], None], what: str, done: float, begin: float) -> None:
+    """Tells what is worked on, the share that is done, and the seconds left of work begun at `begin`."""
+    spent = time.monotonic() - begin
+    tell(what, done, spent / done - spent if done > 0 else math.nan)
 
 
 @functools.cache
@@ -45,8 +54,6 @@ def canonical_records(policies: list[str]) -> list[str]:
 
 def is_static(policy: str) -> bool:
     """Does it compress once and leave entries as they are, so that its kept sets say it all?"""
-    from ..kvtrace.kept_sets import has_static_sets
-
     stages = [] if policy.startswith("python:") else described(policy)["record"]
     return has_static_sets({stage["key"]: stage["value"] for stage in stages})
 
@@ -97,8 +104,6 @@ def run_text(folder: Folder, source: Source, loaded, settings: Settings, tell: T
 
 def capture(folder: Folder, source: Source, loaded, settings: Settings, trace: Path, tell: Tell):
     """The trace of a text, and what is known of it; returns the FirstPass."""
-    from ..trace import Trace
-
     tell(f"{source.name}: capture", 0)
     folder.traces.mkdir(exist_ok=True)
     text = passage(source, loaded.tokenizer, settings.prompt_tokens, settings.steps)
@@ -173,10 +178,7 @@ def run_all(folder: Folder, found: list[Source], load: Callable[[], object], set
     begin = time.monotonic()
     for number, source in enumerate(work):
         def said(what: str, share: float, number: int = number) -> None:
-            done = (number + share) / len(work)
-            spent = time.monotonic() - begin
-            tell(f"[{number + 1}/{len(work)}] {what}", done,
-                 spent / done - spent if done > 0 else float("nan"))
+            say(tell, f"[{number + 1}/{len(work)}] {what}", (number + share) / len(work), begin)
 
         try:
             run_text(folder, source, loaded, settings, said)

@@ -5,11 +5,16 @@ A source knows its name and category at once; its tokens need the model's tokeni
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .. import texts
 from ..kvtrace.errors import EXIT_USAGE, CaptureError
+from ..kvtrace.make_traces_command import fit
+from ..kvtrace.markup import parse_text, plain_text
+from ..kvtrace.model import sha256
+from ..kvtrace.prompt import render, tokenize
+from ..plain import read_text
 
 #: Kinds of `builtin`: as people write them, then written for kvsim, then compressed before the
 #: question is known.
@@ -67,11 +72,11 @@ def sources(given: Iterable[str | Path], seeds: Iterable[int],
                 if path.name.startswith(".") or path.name.endswith(ANSWER) or not path.is_file():
                     continue
                 if _is_text(path):
-                    found.append(_file(path, path.resolve().parent.name))
+                    found.append(_file(path))
                 else:
                     skip(path)
         elif Path(one).is_file():
-            found.append(_file(Path(one), Path(one).resolve().parent.name))
+            found.append(_file(Path(one)))
         else:
             raise CaptureError(f"--texts: found {one}, expected builtin, a file, a folder, a kind of "
                                "kvsim make-traces --list, or KIND-SEED", EXIT_USAGE)
@@ -98,9 +103,9 @@ def _is_text(path: Path) -> bool:
             return error.start > 4092   # a character cut in two
 
 
-def _file(path: Path, folder: str) -> Source:
+def _file(path: Path) -> Source:
     name = path.name.removesuffix(PROMPT) if path.name.endswith(PROMPT) else path.stem
-    return Source(re.sub(r"[^\w.-]+", "-", name), folder or "files", path=path)
+    return Source(re.sub(r"[^\w.-]+", "-", name), path.resolve().parent.name or "files", path=path)
 
 
 def _with_own_names(found: list[Source]) -> list[Source]:
@@ -110,7 +115,7 @@ def _with_own_names(found: list[Source]) -> list[Source]:
     for one in dict.fromkeys(found):
         counts[one.name] = counts.get(one.name, 0) + 1
         again = f"{one.name}-{counts[one.name]}" if counts[one.name] > 1 else one.name
-        named.append(Source(again, one.category, one.kind, one.seed, one.path))
+        named.append(replace(one, name=again))
     return named
 
 
@@ -122,11 +127,6 @@ def passage(source: Source, tokenizer, prompt_tokens: int, steps: int) -> Passag
 
 
 def _of_kind(source: Source, tokenizer, prompt_tokens: int, steps: int) -> Passage:
-    from ..kvtrace.make_traces_command import fit
-    from ..kvtrace.markup import parse_text, plain_text
-    from ..kvtrace.model import sha256
-    from ..kvtrace.prompt import render, tokenize
-
     kind = texts.KINDS[source.kind]
 
     def read(prompt: str):
@@ -149,10 +149,6 @@ def _of_file(path: Path, tokenizer, prompt_tokens: int, steps: int) -> Passage:
     """`NAME.prompt.txt` is a prompt with the marks of kvsim capture, and NAME.answer.txt beside it
     its answer, else the model writes one. Any other file is continued: its first tokens are the
     prompt, the next ones the later steps."""
-    from ..plain import read_text
-    from ..kvtrace.markup import parse_text, plain_text
-    from ..kvtrace.model import sha256
-
     text = read_text(path)
     if path.name.endswith(PROMPT):
         beside = path.with_name(path.name.removesuffix(PROMPT) + ANSWER)

@@ -4,6 +4,7 @@ import numpy as np
 import pandas
 
 from .. import ranking
+from ..errors import UsageError
 from ..plain import csv_cell
 from ..plots import statistics
 
@@ -20,8 +21,6 @@ def reference_of(losses: pandas.DataFrame, wanted: str | None = None) -> str:
         if one in policies:
             return one
     if wanted:
-        from ..errors import UsageError
-
         raise UsageError(f"--reference: found {wanted}, expected one of {', '.join(policies)}")
     return policies[0]
 
@@ -53,9 +52,14 @@ def leaderboard(losses: pandas.DataFrame, reference: str) -> pandas.DataFrame:
                      "kl": np.exp(np.log(own.kl.clip(lower=LEAST)).mean()),
                      "top1": own.top1.mean(), "bytes": own.bytes.mean(),
                      "held": (own.bytes / share_of(own, budget)).mean(), "texts": len(own)})
-    table = pandas.DataFrame(rows)
-    return table.sort_values(["model", "budget", "relative"], key=lambda one: one.map(budget_key)
-                             if one.name == "budget" else one).reset_index(drop=True)
+    return sorted_by(pandas.DataFrame(rows), ["model", "budget", "relative"])
+
+
+def sorted_by(table: pandas.DataFrame, keys: list[str], falling: bool = False) -> pandas.DataFrame:
+    """The rows by these columns, budgets by their sizes; the last of them falls, where it is said."""
+    return table.sort_values(
+        keys, ascending=[True] * (len(keys) - 1) + [not falling], kind="stable",
+        key=lambda one: one.map(budget_key) if one.name == "budget" else one).reset_index(drop=True)
 
 
 def share_of(losses: pandas.DataFrame, budget: str) -> pandas.Series:

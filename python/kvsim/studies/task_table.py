@@ -29,11 +29,8 @@ def accuracy(answers: pandas.DataFrame) -> pandas.DataFrame:
         right = int(own.right.sum())
         spread = stats.binomtest(right, len(own)).proportion_ci(statistics.LEVEL, "wilson")
         rows.append([*keys, right / len(own), spread.low, spread.high, own.kl.mean(), len(own)])
-    found = pandas.DataFrame(rows, columns=list(COLUMNS))
-    return found.sort_values(["model", "task", "question", "budget", "accuracy"],
-                             ascending=[True, True, True, True, False], kind="stable",
-                             key=lambda one: one.map(table.budget_key) if one.name == "budget"
-                             else one).reset_index(drop=True)
+    return table.sorted_by(pandas.DataFrame(rows, columns=list(COLUMNS)),
+                           ["model", "task", "question", "budget", "accuracy"], falling=True)
 
 
 def agreement(answers: pandas.DataFrame, losses: pandas.DataFrame) -> pandas.DataFrame:

@@ -6,6 +6,7 @@
 An instance is tried with the full cache first. Only where that answer is right do policies run.
 """
 
+import contextlib
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -15,9 +16,13 @@ from pathlib import Path
 import pandas
 
 from ..kvtrace.errors import EXIT_USAGE, CaptureError
+from ..kvtrace.kept_sets import ResultsFile
+from ..kvtrace.markup import parse_text
+from ..kvtrace.prompt import render, tokenize
 from ..program import options, run
 from ..tasks import QUESTIONS, TASKS, Task, instance
 from .folder import Folder
+from .run import canonical_records, described, is_static, say, unserved
 
 #: Of a task no more instances are tried than so many times those wanted.
 TRIES = 4
@@ -42,15 +47,10 @@ class Lines:
     def read(self) -> list[dict]:
         """Known answers; a line that a stop cut in two counts for nothing."""
         found = []
-        if not self.path.is_file():
-            return found
-        for line in self.path.read_text(encoding="utf-8").split("\n"):
-            if not line:
-                continue
-            try:
+        text = self.path.read_text(encoding="utf-8") if self.path.is_file() else ""
+        for line in text.split("\n"):
+            with contextlib.suppress(ValueError):
                 found.append(json.loads(line))
-            except ValueError:
-                continue
         return found
 
     def add(self, line: dict) -> None:
@@ -104,8 +104,6 @@ def sheets(folder: Folder, names: list[str]) -> list[Sheet]:
 def only_static(policies: list[str]) -> None:
     """Answers are written with kept sets: a policy that changes entries or compresses later has
     none that say it all."""
-    from .run import is_static
-
     for one in policies:
         if not is_static(one):
             raise CaptureError(f"--tasks: {one} changes the cache while the model answers; only "
@@ -132,17 +130,13 @@ def missing(sheet: Sheet, records: list[str], instances: int) -> Iterator[tuple[
 
 def run_tasks(folder: Folder, chosen: list[Sheet], load, settings, tell) -> None:
     """Does the rest of all tasks. `tell(what, share, seconds left)`; `load()` gives the model."""
-    from .run import canonical_records
-
     records = canonical_records(settings.policies)
     begin = time.monotonic()
     for i, sheet in enumerate(chosen):
         solved = 0
         for number, lacks in missing(sheet, records, settings.instances):
-            done = (i + min(1, solved / settings.instances)) / len(chosen)
-            spent = time.monotonic() - begin
-            tell(f"[{i + 1}/{len(chosen)}] {sheet.name}: {solved} of {settings.instances}", done,
-                 spent / done - spent if done > 0 else float("nan"))
+            say(tell, f"[{i + 1}/{len(chosen)}] {sheet.name}: {solved} of {settings.instances}",
+                (i + min(1, solved / settings.instances)) / len(chosen), begin)
             line = run_instance(folder, sheet, load(), settings, number,
                                 [settings.policies[i] for i in lacks])
             sheet.lines.add(line)
@@ -153,8 +147,6 @@ def run_instance(folder: Folder, sheet: Sheet, loaded, settings, number: int,
                  policies: list[str]) -> dict:
     """The line of an instance: the full cache's answer, and those of every policy and budget where
     it is right."""
-    from ..kvtrace.markup import parse_text
-
     one = instance(sheet.task, settings.task_seed, number)
     found = answers_of(folder, sheet.name, parse_text(one.prompt(sheet.question),
                                                       f"{sheet.name} {number}"),
@@ -188,7 +180,6 @@ def answers_of(folder: Folder, name: str, conversation, raw: bool, tokens: int, 
     a question about the same prompt is asked without capturing and compressing it again.
     """
     from ..kvtrace.capture import CaptureOptions, later_tokens, no_progress
-    from ..kvtrace.prompt import render, tokenize
     from ..kvtrace.record import FirstPass, choose_attention
 
     choose_attention(loaded.model)
@@ -237,8 +228,6 @@ def captured(folder: Folder, name: str, conversation, how, written: tuple, loade
              policies: list[str], key: tuple) -> Context:
     """Captures a question and lets every policy and budget choose what it keeps of the prompt."""
     from ..kvtrace.capture import capture_trace
-    from ..kvtrace.kept_sets import ResultsFile
-    from .run import described, unserved
 
     folder.traces.mkdir(exist_ok=True)
     trace, results = (folder.traces / f"{name}.{end}" for end in ("h5", "nc"))
@@ -283,7 +272,8 @@ def outcomes(cells: list, loaded, first, count: int, judge, longest: int) -> tup
     sets = {one.digest(): one for _, _, one in cells}
     found, ends = {}, frozenset(end_tokens(loaded))
     with ClosedLoop(loaded.model, first.ids, first.prompt_len, first=first) as loop:
-        for part in batches(list(sets), CACHES_AT_ONCE):
+        for begin in range(0, len(sets), CACHES_AT_ONCE):
+            part = list(sets)[begin : begin + CACHES_AT_ONCE]
             answers = loop.answers([sets[one] for one in part], len(first.ids) - count, ends, longest)
             found.update(zip(part, answers))
     told = []
@@ -293,11 +283,6 @@ def outcomes(cells: list, loaded, first, count: int, judge, longest: int) -> tup
         told.append({"policy": policy, "budget": budget, "score": judge(text), "same": answer.same,
                      "kl": answer.kl} | ({} if answer.same else {"text": text}))
     return told, loop.whole
-
-
-def batches(items: list, size: int) -> Iterator[list]:
-    for begin in range(0, len(items), size):
-        yield items[begin : begin + size]
 
 
 def answers(folder: Folder) -> pandas.DataFrame:
