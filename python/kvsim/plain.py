@@ -59,3 +59,8 @@ def csv_cell(value: object) -> object:
     except ValueError:
         return f"'{value}"
     return value
+
+
+def csv_text(table, digits: str | None = "%.6g") -> str:
+    """A data frame as CSV whose texts no spreadsheet takes for formulas."""
+    return table.map(csv_cell).to_csv(index=False, float_format=digits, lineterminator="\n")

@@ -6,7 +6,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from .errors import UsageError
-from .plain import csv_cell, printable
+from .plain import csv_text, printable
 from .program import answer
 from .tool import TABLES
 
@@ -37,7 +37,7 @@ def table_text(table: "pandas.DataFrame", form: str = "text", *, title: str = ""
     if form not in FORMS:
         raise UsageError(f"--table: found {form}, expected one of {', '.join(FORMS)}")
     if form == "csv":
-        return table.map(csv_cell).to_csv(index=False, float_format="%.6g", lineterminator="\n")
+        return csv_text(table)
     from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
     names = [str(one) for one in table.columns]

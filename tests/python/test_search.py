@@ -16,6 +16,7 @@ import tempfile
 import time
 import unittest
 import unittest.mock
+from dataclasses import asdict
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -412,7 +413,7 @@ class Searches(WithTexts):
 class Honesty(WithTexts):
     def aside(self, **changed):
         one = texts.Text("x.h5", "d1", "m", 96, 104, "alpha", 0, 96)
-        return texts.Text(**{**one.as_json(), "file": "y.h5", "digest": "d2", **changed})
+        return texts.Text(**{**asdict(one), "file": "y.h5", "digest": "d2", **changed})
 
     def test_texts_set_aside_differ_in_kind_seed_and_length(self):
         one = texts.Text("x.h5", "d1", "m", 96, 104, "alpha", 0, 96)

@@ -26,6 +26,7 @@ import transformers
 import kvsim
 from kvsim.bytes_for_loss import by_policy, least_cost
 from kvsim.kvtrace.model import LoadedModel
+from kvsim.plain import csv_text
 from kvsim.program import find_program
 from kvsim.studies import api, plan, run, sources, table
 from kvsim.studies.folder import COLUMNS, Folder
@@ -368,7 +369,7 @@ class Numbers(unittest.TestCase):
         self.assertEqual(found.spearman.tolist(), [1.0])
 
     def test_a_table_holds_no_formulas(self):
-        text = table.safe_csv(pandas.DataFrame({"text": ["=1+1", "plain"], "kl": [0.5, -0.5]}))
+        text = csv_text(pandas.DataFrame({"text": ["=1+1", "plain"], "kl": [0.5, -0.5]}))
         self.assertEqual(text, "text,kl\n'=1+1,0.5\nplain,-0.5\n")
 
     def test_budgets_are_in_the_order_of_their_size(self):

@@ -9,7 +9,7 @@ from typing import Any
 import pandas
 
 from ..errors import Error, UsageError
-from ..plain import csv_cell
+from ..plain import csv_text
 from ..whole import write_text
 
 
@@ -83,8 +83,7 @@ def search(config: str | PathLike | Mapping[str, Any], out: str | PathLike, *,
     text = summary.summary_text(study)
     if shard is None:
         with study.folder.turn.held():   # of several processes that end together
-            write_text(study.folder.path / "candidates.csv",
-                       table.map(csv_cell).to_csv(index=False))
+            write_text(study.folder.path / "candidates.csv", csv_text(table, None))
             write_text(study.folder.path / "summary.txt", text + "\n")
             figures.write(study, made)
     return SearchResults([one.user_attrs["record"] for one in study.best()],

@@ -158,7 +158,7 @@ def traces_of(table: Table, key: str, folder: Path) -> tuple[Mapping[str, Any], 
         file = entry.take("file", str, "", "the name of a trace", bool)
         if not file:
             raise entry.wrong("file", None, "the name of a trace")
-        told = {"file": str(_found(Path(file), folder))}
+        told = {"file": str(folder / file)}   # from that of the search's file, as in a sweep's
         for name, kind in (("kind", str), ("seed", int), ("length", int)):
             value = entry.take(name, kind, None, "a text" if kind is str else "a whole number")
             if value is not None:
@@ -166,11 +166,6 @@ def traces_of(table: Table, key: str, folder: Path) -> tuple[Mapping[str, Any], 
         entry.done()
         traces.append(told)
     return tuple(traces)
-
-
-def _found(file: Path, folder: Path) -> Path:
-    """From the folder of the search's file, as in a sweep's (docs/cli.md 5)."""
-    return folder / file
 
 
 def objective_of(given: Any, where: str) -> Objective:

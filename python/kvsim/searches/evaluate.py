@@ -7,8 +7,8 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-import h5py
 import numpy as np
+import xarray
 
 from .. import ranking
 from ..errors import DataError, Error, UsageError, error_of
@@ -62,27 +62,26 @@ class Replayer:
     def _measure(self, trace: str, records: Sequence[str],
                  layers: Sequence[int]) -> dict[str, Measured | str]:
         with tempfile.TemporaryDirectory(prefix="kvsim-search-") as folder:
-            results = Path(folder) / "results.nc"
-            settings = dict(self.settings)
-            if layers:
-                settings["layers"] = list(layers)
-            if "layers" in settings:
-                settings["layers"] = ",".join(map(str, settings["layers"]))
-            wanted = [] if self.loop else self.variables
-            run(["replay", trace, "-o", str(results), "-q", f"--budget={','.join(self.budgets)}",
-                 *options(policy=list(records), metric=wanted, threads=self.threads,
-                          save_keep=self.loop, **settings)], progress=False)
-            if self.loop:
-                return self._closed_loop(trace, results, Path(folder) / "loop.nc")
-            return read_variables(results, [*self.variables, *RANKED_BY], len(self.budgets))
+            results, loop = Path(folder) / "results.nc", Path(folder) / "loop.nc"
+            self.replay(trace, results, records, self.loop, layers)
+            if not self.loop:
+                return read_variables(results, [*self.variables, *RANKED_BY], len(self.budgets))
+            run_closed_loop(trace, results, loop, self.model, self.threads)
+            names = {one: one.partition(".")[2] or "kl_divergence_mean" for one in self.variables}
+            names |= {one: one for one in RANKED_BY}
+            found = read_variables(loop, sorted(set(names.values())), len(self.budgets))
+            return {record: {one: measured[name] for one, name in names.items()}
+                    for record, measured in found.items()}
 
-    def _closed_loop(self, trace: str, results: Path, target: Path) -> dict[str, Measured | str]:
-        run_closed_loop(trace, results, target, self.model, self.threads)
-        names = {one: one.partition(".")[2] or "kl_divergence_mean" for one in self.variables}
-        names |= {one: one for one in RANKED_BY}
-        found = read_variables(target, sorted(set(names.values())), len(self.budgets))
-        return {record: {one: measured[name] for one, name in names.items()}
-                for record, measured in found.items()}
+    def replay(self, trace: str, results: Path, records: Sequence[str], keep: bool,
+               layers: Sequence[int] = ()) -> None:
+        """The results file of these records; `keep`: with what a closed loop needs."""
+        settings = self.settings | ({"layers": layers} if layers else {})
+        if "layers" in settings:
+            settings["layers"] = ",".join(map(str, settings["layers"]))
+        run(["replay", trace, "-o", str(results), "-q", "--overwrite", *options(
+            budget=",".join(self.budgets), policy=list(records), threads=self.threads, save_keep=keep,
+            metric=[] if self.loop else self.variables, **settings)], progress=False)
 
     def why_unranked(self, own: Measured, base: Measured) -> str:
         """Reason why a candidate is not ranked on a text ("": it is). Where the base holds more or less than
@@ -100,52 +99,32 @@ class Replayer:
 
 def read_variables(path: Path, names: Iterable[str], budgets: int) -> dict[str, Measured | str]:
     """Variables of a results file by policy, per budget: means over all that is left."""
-    with h5py.File(path, "r") as file:
-        records = [one.decode() if isinstance(one, bytes) else str(one)
-                   for one in file["policy"][()]]
-        found: dict[str, Measured | str] = {one: {} for one in records}
+    with xarray.open_dataset(path, engine="h5netcdf", decode_times=False) as data:
+        if data.sizes["budget"] != budgets:
+            raise UsageError(f"budgets: {budgets} are given, but on {data.attrs.get('trace')} only "
+                             f"{data.sizes['budget']} of them differ")
+        found: dict[str, Measured | str] = {str(one): {} for one in data.policy.values}
         for name in names:
-            if name not in file:
+            if name not in data:
                 raise Error(f"objective: variable {name}: the results have none of this name")
-            for record, row in zip(records, _by_budget(file, name, budgets)):
-                found[record][name] = [float(one) for one in row]
+            dims = data[name].dims
+            if dims[:1] != ("policy",) or "budget" not in dims:
+                raise Error(f"objective: variable {name}: found dimensions {' '.join(dims)}, expected "
+                            "policy and budget among them")
+            means = data[name].astype(float).mean([one for one in dims if one not in ("policy", "budget")])
+            for record, row in zip(found, means.values.tolist()):
+                found[record][name] = row
     return found
 
 
-def _by_budget(file: h5py.File, name: str, budgets: int) -> np.ndarray:
-    dims = _dims(file, name)
-    if dims[:1] != ["policy"] or "budget" not in dims:
-        raise Error(f"objective: variable {name}: found dimensions {' '.join(dims)}, expected "
-                    "policy and budget among them")
-    values = np.asarray(file[name][()], dtype=np.float64)
-    values = np.moveaxis(values, dims.index("budget"), 1)
-    if values.shape[1] != budgets:
-        raise UsageError(f"budgets: {budgets} are given, but on {file.attrs.get('trace')} only "
-                         f"{values.shape[1]} of them differ")
-    flat = values.reshape(*values.shape[:2], -1)
-    defined = ~np.isnan(flat)
-    count = defined.sum(axis=2)
-    return np.where(count > 0, np.where(defined, flat, 0).sum(axis=2) / np.maximum(count, 1),
-                    np.nan)
-
-
-def _dims(file: h5py.File, name: str) -> list[str]:
-    """Names of a variable's dimensions, by the scales that netCDF-4 attaches."""
-    names = []
-    for references in file[name].attrs["DIMENSION_LIST"]:
-        names.append(file[references[0]].name.rpartition("/")[2])
-    return names
-
-
 def objective_value(objective: Objective, budgets: Sequence[str], measured: Sequence[Measured],
-                    reference: Sequence[Measured]) -> float:
+                    reference: Sequence[Mapping[str, Measured]]) -> float:
     """One number of a candidate: the mean over texts and budgets, of logarithms where there is a
     reference. Raises ValueError with the reason where it is undefined."""
-    chosen = [budgets.index(one) for one in objective.budgets or budgets]
     total = []
-    for number, one in enumerate(measured):
-        values = by_budget(objective, one, reference[number])
-        for b in chosen:
+    for one, others in zip(measured, reference):
+        values = by_budget(objective, one, others.get(objective.reference, {}))
+        for b in map(budgets.index, objective.budgets or budgets):
             if not math.isfinite(values[b]):
                 raise ValueError(f"{objective.name} at budget {budgets[b]} is "
                                  + ", ".join(f"{one[name][b]:g}" for name in objective.variables))
@@ -183,10 +162,3 @@ def run_closed_loop(trace: str, results: Path, target: Path, model: str | None,
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines()
         raise error_of(1, lines[-1] if lines else f"closed loop: status {done.returncode}")
-
-
-def group_values(measured: Mapping[str, Measured | str]) -> tuple[dict[str, Measured],
-                                                                 dict[str, str]]:
-    """Measured records apart from those that were refused."""
-    good = {record: one for record, one in measured.items() if not isinstance(one, str)}
-    return good, {record: one for record, one in measured.items() if isinstance(one, str)}

@@ -7,11 +7,12 @@ from pathlib import Path
 import numpy as np
 from optuna.trial import FrozenTrial, TrialState
 
+from ..plain import counted
 from ..plots import statistics, style
 from .config import Objective
 from .report import LOOP_LOSS, Report, scale
 from .study import Study
-from .summary import counts_text, importances, number_of, shown
+from .summary import counts_text, importances, shown
 
 AXIS = 24   # characters of a name that fit beside a panel
 KEYS = 8          # panels of the figure of keys
@@ -88,7 +89,7 @@ def history(study: Study, complete: Sequence[FrozenTrial]):
             style.key("the best so far", {"color": style.COLOURS[1], "linestyle": "-"})]
     fig, axes = style.frame(
         "What the search found", f"{counts_text(study)}. Mean over "
-        f"{number_of(study.searched, 'text')} that were searched and over budgets", 1,
+        f"{counted(len(study.searched), 'text')} that were searched and over budgets", 1,
         len(objectives), 2.3, keys, ("candidate", ""))
     for number, (ax, objective) in enumerate(zip(axes.flat, objectives)):
         at = [one.number for one in complete]
@@ -200,7 +201,7 @@ def reported(study: Study, report: Report, variable: str):
     keys = [style.key(("found: " if record in report.best else "") + record, looks[record])
             for record in records]
     fig, axes = style.frame(
-        "On texts set aside", f"{label(objective)}; mean over {number_of(report.measured, 'text')} "
+        "On texts set aside", f"{label(objective)}; mean over {counted(len(report.measured), 'text')} "
         f"not searched, band: 95 % interval over texts. {counts_text(study)}", 1, 1, 2.7,
         keys, ("budget", axis_label(objective)))
     at = range(len(budgets))

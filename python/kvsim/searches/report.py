@@ -7,16 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 
 from .. import ranking
 from ..errors import UsageError
+from ..plain import counted, csv_text
 from ..plots import statistics
-from ..program import options, run
 from ..whole import write_text
 from .config import RANKED_BY, Objective
 from .evaluate import Measured, log_ratio, read_variables, run_closed_loop
 from .study import Study
-from .summary import counts, counts_text, number_of, write_csv
+from .summary import counts, counts_text
 
 LOOP_LOSS = "kl_divergence_mean"
 MOST = 16   # candidates of a front that are measured
@@ -44,7 +45,6 @@ class Report:
         self.reference = self.canonical[references[0]] if references else ""
         self.variables = sorted({name for one in study.config.objectives for name in one.variables})
         self.folder = study.folder.path / "report"
-        self.values: dict[str, list[dict[str, Measured]]] = {}   # variable -> per text
 
     def open(self) -> dict[str, Any]:
         """Writes down that the texts are opened, before they are: who looks has looked."""
@@ -63,33 +63,22 @@ class Report:
             self.open()
         self.folder.mkdir(parents=True, exist_ok=True)
         self.measured = [self._measure(one) for one in self.study.aside]
-        rows = [["text", "policy", "budget", "variable", "value", "reference"]]
-        for text, found in zip(self.study.aside, self.measured):
-            for record in self.records:
-                for variable in (one for one in found[record] if one not in RANKED_BY):
-                    values = found[record][variable]
-                    for budget, value in zip(self.study.config.budgets, values):
-                        rows.append([text.name, record, budget, variable, f"{value:.9g}",
-                                     self.reference])
-        write_csv(self.study.folder.path / "report.csv", rows)
+        rows = [[text.name, record, budget, variable, f"{value:.9g}", self.reference]
+                for text, found in zip(self.study.aside, self.measured) for record in self.records
+                for variable, values in found[record].items() if variable not in RANKED_BY
+                for budget, value in zip(self.study.config.budgets, values)]
+        write_text(self.study.folder.path / "report.csv", csv_text(pandas.DataFrame(
+            rows, columns=["text", "policy", "budget", "variable", "value", "reference"])))
         text = self.text()
         write_text(self.study.folder.path / "report.txt", text + "\n")
         return text
 
     def _measure(self, text) -> dict[str, Measured]:
-        results = self.folder / f"{text.name}.nc"
-        replayer = self.study.replayer
-        settings = dict(replayer.settings)
-        if "layers" in settings:
-            settings["layers"] = ",".join(map(str, settings["layers"]))
-        variables = [] if replayer.loop else self.variables
-        run(["replay", text.file, "-o", str(results), "-q", "--overwrite",
-             f"--budget={','.join(replayer.budgets)}",
-             *options(policy=self.records, metric=variables, threads=self.threads,
-                      save_keep=self.closed_loop or replayer.loop, **settings)], progress=False)
-        count = len(replayer.budgets)
-        found = read_variables(results, [*variables, *RANKED_BY], count)
-        if self.closed_loop or replayer.loop:
+        results, replayer = self.folder / f"{text.name}.nc", self.study.replayer
+        keep, count = self.closed_loop or replayer.loop, len(replayer.budgets)
+        replayer.replay(text.file, results, self.records, keep)
+        found = read_variables(results, [*([] if replayer.loop else self.variables), *RANKED_BY], count)
+        if keep:
             loop = self.folder / f"{text.name}.loop.nc"
             run_closed_loop(text.file, results, loop, self.model, self.threads)
             for record, values in read_variables(loop, [LOOP_LOSS], count).items():
@@ -135,7 +124,7 @@ class Report:
         if not self.before:
             return ["the texts set aside were opened for this report, for the first time"]
         lines = [f"the texts set aside had been opened before, "
-                 f"{number_of(self.before, 'time')}: what was chosen since then may have been "
+                 f"{counted(len(self.before), 'time')}: what was chosen since then may have been "
                  "chosen by them"]
         return lines + [f"  {one['time']}, after {one['tried']} candidates, for {one['best'][0]}"
                         for one in self.before]
@@ -159,7 +148,7 @@ class Report:
         against = f" relative to {objective.reference}" if objective.reference else ""
         kind = "geometric mean" if objective.reference or scale(objective) == "log" else "mean"
         lines = [f"{variable}{against}: {kind} over "
-                 + number_of(self.measured, "text")
+                 + counted(len(self.measured), "text")
                  + (" [95 % interval over texts]" if len(self.measured) > 1 else "")
                  + "; last the text where it is highest, over budgets",
                  "  " + "".join(f"{b:>22}" for b in [*budgets, "all"])
@@ -177,7 +166,7 @@ class Report:
 
 def scale(objective: Objective) -> str:
     """The scale of its intervals: logarithms of ratios are there already."""
-    return "plain" if objective.reference else ranking.scale_of(objective.variable)
+    return "plain" if objective.reference else ranking.scale_of(objective.variables[0])
 
 
 def interval_text(values: Sequence[float], objective: Objective) -> str:

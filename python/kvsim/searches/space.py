@@ -115,11 +115,9 @@ class Space:
                                  (f" (did you mean {near[0]}?)" if near else ""))
             axes[key] = self._axis(key, given)
         # Kinds first: they decide which other keys take effect.
-        order = sorted(axes, key=lambda key: self.declared.keys[key]["type"] != "kind")
-        canonical = list(self.declared.keys)
-        order.sort(key=lambda key: (self.declared.keys[key]["type"] != "kind",
-                                    canonical.index(key)))
-        self.axes = {key: axes[key] for key in order}
+        canonical = [key for key in self.declared.keys if key in axes]
+        self.axes = {key: axes[key] for key in sorted(
+            canonical, key=lambda key: self.declared.keys[key]["type"] != "kind")}
 
     def suggest(self, trial: Trial) -> str:
         """Asks a trial of Optuna for every key that takes effect; the record as typed."""

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import optuna
 from optuna.storages import BaseStorage, JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
@@ -141,8 +140,3 @@ class Worker:
     def close(self) -> None:
         self.lock.path.unlink(missing_ok=True)
         self.lock.release()
-
-
-def quiet_optuna() -> None:
-    """Optuna says every trial on standard error unless it is told not to."""
-    optuna.logging.set_verbosity(optuna.logging.ERROR)

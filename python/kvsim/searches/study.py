@@ -6,6 +6,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import optuna
@@ -17,9 +18,10 @@ from ..errors import UsageError
 from ..whole import write_text
 from . import texts
 from .config import SearchConfig
-from .evaluate import Measured, Replayer, group_values, objective_value
+from .evaluate import Measured, Replayer, objective_value
 from .space import Space
-from .storage import NAME, Folder, Worker, quiet_optuna
+from .storage import NAME, Folder, Worker
+
 
 class Seeded(BaseSampler):
     """Optuna's samplers with a seed for each draw: of the study, the candidate's number and what is
@@ -69,13 +71,13 @@ class Study:
 
     def __init__(self, config: SearchConfig, out: str | os.PathLike, *,
                  threads: int | None = None, model: str | None = None):
-        quiet_optuna()
+        optuna.logging.set_verbosity(optuna.logging.ERROR)   # else it says every trial
         warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
         self.config = config
         self.folder = Folder(out)
         self.space = Space(config)
-        self.searched = texts.texts_of(config.search)
-        self.aside = texts.texts_of(config.report)
+        self.searched = list(map(texts.text_of, config.search))
+        self.aside = list(map(texts.text_of, config.report))
         texts.check_apart(self.searched, self.aside, config.apart)
         self.replayer = Replayer(config, threads, model)
         starts = [self.space.params_of(record) for record in config.start]
@@ -100,8 +102,8 @@ class Study:
         if told is None:
             for params in starts:
                 self.optuna.enqueue_trial(params, skip_if_exists=True)   # of a run that was cut off
-            self.optuna.set_user_attr("searched", [one.as_json() for one in self.searched])
-            self.optuna.set_user_attr("set_aside", [one.as_json() for one in self.aside])
+            self.optuna.set_user_attr("searched", [asdict(one) for one in self.searched])
+            self.optuna.set_user_attr("set_aside", [asdict(one) for one in self.aside])
             self.optuna.set_user_attr("search", self.config.identity())
             return
         before, now = json.loads(told), json.loads(self.config.identity())
@@ -121,7 +123,7 @@ class Study:
         if self.attributes.get("opened"):
             raise UsageError(f"{self.folder.path}: the texts set aside were opened and are "
                              "recorded; found others, expected the same")
-        self.optuna.set_user_attr("set_aside", [one.as_json() for one in self.aside])
+        self.optuna.set_user_attr("set_aside", [asdict(one) for one in self.aside])
 
     def _references(self) -> dict[str, dict[str, Measured]]:
         """Measurements of the references on each searched text, once per study."""
@@ -259,10 +261,11 @@ def measured_or_raise(replayer: Replayer, look: tuple[Any, tuple[int, ...]],
     for _, fault in answers.values():
         if fault:
             raise UsageError(fault)
-    good, refused = group_values(replayer.measure(text.file, records, layers))
-    for fault in refused.values():
-        raise UsageError(fault)
-    return {record: good[answers[record][0]] for record in records}
+    measured = replayer.measure(text.file, records, layers)
+    for one in measured.values():
+        if isinstance(one, str):
+            raise UsageError(one)
+    return {record: measured[answers[record][0]] for record in records}
 
 
 class Evaluation:
@@ -355,7 +358,7 @@ class Evaluation:
         if self.study.config.pruner.kind == "none":
             return
         try:
-            value = value_of(self.objectives[0], self.budgets, measured, reference)
+            value = objective_value(self.objectives[0], self.budgets, measured, reference)
         except ValueError as error:
             self._infeasible(number, f"undefined: {error}")
             return
@@ -372,7 +375,7 @@ class Evaluation:
     def _values(self, number: int) -> list[float]:
         looks = [item for item in self.study._looks() if not item[1]]
         reference = [self._reference(item) for item in looks]
-        return [value_of(one, self.budgets, self.measured[number], reference)
+        return [objective_value(one, self.budgets, self.measured[number], reference)
                 for one in self.objectives]
 
     def _infeasible(self, number: int, reason: str) -> None:
@@ -387,10 +390,3 @@ class Evaluation:
             "number": number, "state": state, "values": None if values is None else list(values),
             "attributes": {"record": self.records.get(number, self.typed[number]),
                            "measured": self.measured[number]}}
-
-
-def value_of(objective, budgets: Sequence[str], measured: Sequence[Measured],
-             reference: Sequence[dict[str, Measured]]) -> float:
-    own = [one.get(objective.reference, {}) for one in reference]
-    return objective_value(objective, budgets, measured, own)
-

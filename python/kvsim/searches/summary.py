@@ -1,6 +1,5 @@
 """Findings of a study, as text and as tables."""
 
-import csv
 import math
 import warnings
 from collections.abc import Mapping, Sequence
@@ -12,8 +11,7 @@ import pandas
 from optuna.trial import FrozenTrial, TrialState
 
 from .. import ranking
-from ..plain import csv_cell
-from ..whole import whole_file
+from ..plain import counted
 from .config import HELD, Objective
 from .evaluate import Measured, by_budget
 from .study import Study, look_key
@@ -96,12 +94,8 @@ def best_text(study: Study) -> str:
             f"{found[0].user_attrs['record']}")
 
 
-def number_of(things: Sequence, name: str) -> str:
-    return f"{len(things)} {name}{'' if len(things) == 1 else 's'}"
-
-
 def texts_line(texts: Sequence[Mapping], verb: str) -> str:
-    return f"{verb} {number_of(texts, 'text')}: " + ", ".join(
+    return f"{verb} {counted(len(texts), 'text')}: " + ", ".join(
         Path(one["file"]).stem for one in texts)
 
 
@@ -137,7 +131,7 @@ def unranked_lines(study: Study) -> list[str]:
              if "unranked" in one.user_attrs and "same_as" not in one.user_attrs]
     if apart:
         first = apart[0]
-        lines.append(f"not ranked, {number_of(apart, 'candidate')} that hold over a twentieth more or less "
+        lines.append(f"not ranked, {counted(len(apart), 'candidate')} that hold over a twentieth more or less "
                      f"than the budget gives, or lose nothing: such as {first.user_attrs['record']} "
                      f"({first.user_attrs['unranked']})")
     return lines
@@ -147,7 +141,7 @@ def opened_text(told: Mapping) -> str:
     opened = told.get("opened", [])
     if not opened:
         return " (not opened)"
-    return f" (opened {number_of(opened, 'time')})"
+    return f" (opened {counted(len(opened), 'time')})"
 
 
 def objective_lines(study: Study, objective: Objective, best: Sequence[FrozenTrial]) -> list[str]:
@@ -157,7 +151,7 @@ def objective_lines(study: Study, objective: Objective, best: Sequence[FrozenTri
     what = f"{objective.name} relative to {objective.reference}" if objective.reference else \
         objective.name
     lines = [f"{what} ({objective.direction}; {kind} over "
-             f"{number_of(study.searched, 'text')})",
+             f"{counted(len(study.searched), 'text')})",
              "  " + "".join(f"{b:>9}" for b in budgets) + f"{'all':>9}  candidate"]
     reference = [study.reference.get(look_key((one, ())), {}) for one in study.searched]
     for one in best:
@@ -186,8 +180,3 @@ def trials_table(study: Study) -> pandas.DataFrame:
         row |= {key: one.params[key] for key in one.params}
         rows.append(row | {"reason": why})
     return pandas.DataFrame(rows)
-
-
-def write_csv(path: Path, rows: Sequence[Sequence]) -> None:
-    with whole_file(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file, lineterminator="\n").writerows(map(csv_cell, row) for row in rows)

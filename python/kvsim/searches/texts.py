@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +31,6 @@ class Text:
     def name(self) -> str:
         return Path(self.file).stem
 
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def text_of(given: Mapping[str, Any]) -> Text:
     """Opens a trace to see what it is; what the search's file says of it goes before its name."""
@@ -46,10 +43,6 @@ def text_of(given: Mapping[str, Any]) -> Text:
         kind=given.get("kind", own.get("kind")),
         seed=given.get("seed", int(own["seed"]) if own else None),
         length=given.get("length", int(own["length"]) if own else told["prompt_len"]))
-
-
-def texts_of(given: Iterable[Mapping[str, Any]]) -> list[Text]:
-    return [text_of(one) for one in given]
 
 
 def check_apart(searched: Sequence[Text], aside: Sequence[Text], apart: Iterable[str]) -> None:
@@ -69,19 +62,14 @@ def check_apart(searched: Sequence[Text], aside: Sequence[Text], apart: Iterable
                 raise UsageError(f"{one.file}: set aside, but its content is that of {other.file}, "
                                  "which is searched")
             for what in apart:
-                _check_one(one, other, what)
-
-
-def _check_one(one: Text, other: Text, what: str) -> None:
-    values = [getattr(text, what) for text in (one, other)]
-    for text, value in zip((one, other), values):
-        if value is None:
-            raise UsageError(
-                f"{text.file}: {what} of the text unknown, expected a file named "
-                f"KIND_LENGTH_SEED.h5, or {{file = \"...\", kind = \"...\", seed = ...}}")
-    if values[0] == values[1]:
-        raise UsageError(f"{one.file}: set aside, but {what} is that of {other.file}, which is "
-                         f"searched: found {values[0]}, expected another {what}")
+                values = [getattr(text, what) for text in (one, other)]
+                if None in values:
+                    raise UsageError(
+                        f"{(one, other)[values.index(None)].file}: {what} of the text unknown, expected a "
+                        "file named KIND_LENGTH_SEED.h5, or {file = \"...\", kind = \"...\", seed = ...}")
+                if values[0] == values[1]:
+                    raise UsageError(f"{one.file}: set aside, but {what} is that of {other.file}, which is "
+                                     f"searched: found {values[0]}, expected another {what}")
 
 
 def same_texts(before: Iterable[Mapping[str, Any]], now: Iterable[Text]) -> bool:

@@ -12,7 +12,7 @@ import matplotlib
 import pandas
 
 from ..bytes_for_loss import by_policy
-from ..plain import counted
+from ..plain import counted, csv_text
 from ..plots import lines, style
 from ..tasks import TASKS
 from ..whole import write_text
@@ -56,7 +56,7 @@ def write(folder: Folder, reference: str | None = None, title: str | None = None
     name = title or f"What {', '.join(models)} loses with a compressed KV cache"
     paths = {name: folder.path / name for name in [*tables, "index.html"]}
     for one, rows in tables.items():
-        write_text(paths[one], table.safe_csv(rows))
+        write_text(paths[one], csv_text(rows))
     page = Template(Path(__file__).with_name("page.html").read_text(encoding="utf-8"))
     write_text(paths["index.html"], page.substitute(title=escape(name), body="\n".join(body)))
     return paths

@@ -5,7 +5,6 @@ import pandas
 
 from .. import ranking
 from ..errors import UsageError
-from ..plain import csv_cell
 from ..plots import statistics
 
 LEAST = 1e-9   # nats: what counts as no loss in a ratio
@@ -141,8 +140,3 @@ def ranks_by_category(losses: pandas.DataFrame, reference: str) -> pandas.DataFr
                              "spearman": statistics.spearman(wide[one], wide[other]),
                              "policies": int((wide[one].notna() & wide[other].notna()).sum())})
     return pandas.DataFrame(rows, columns=["budget", "category", "other", "spearman", "policies"])
-
-
-def safe_csv(table: pandas.DataFrame) -> str:
-    """CSV whose texts no spreadsheet takes for formulas."""
-    return table.map(csv_cell).to_csv(index=False, float_format="%.6g", lineterminator="\n")
