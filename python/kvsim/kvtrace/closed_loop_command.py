@@ -6,7 +6,6 @@ after the prompt meets the compressed cache; the tokens are those of the trace."
 import argparse
 import contextlib
 import json
-import os
 import shlex
 import sys
 import time
@@ -248,7 +247,7 @@ def run(args: argparse.Namespace, command: list[str], loaded=None, first=None, i
             "history": shlex.join(["kvsim", "closed-loop", *command]),
             "kvsim_version": version(),
             "trace": args.trace.name,
-            "trace_path": os.path.relpath(args.trace.resolve(), args.out.resolve().parent),
+            "trace_path": str(args.trace.resolve()),
             "trace_digest": results.trace_digest,
             "model": trace.model,
             **model,

@@ -1,13 +1,14 @@
 """What a closed loop found: a journal while it runs, one netCDF-4 file when it is done."""
 
 import datetime
-import io
 import json
 from pathlib import Path
 
 import numpy as np
+import xarray
 
-from ..whole import write_bytes, write_text
+from ..results_file import write_results
+from ..whole import write_text
 from .errors import EXIT_FAILURE, CaptureError
 from .writer import check_room
 
@@ -19,14 +20,16 @@ _DECLARED = json.loads((Path(__file__).parents[1] / "losses.json").read_text(enc
 # name -> (dimensions, unit, long name); the first three hold a number per step.
 VARIABLES = {one["name"]: (tuple(one["dimensions"]), one["units"], one["long_name"])
              for one in _DECLARED} | {
-    "held_share": (
-        ("policy", "budget"), "1", "share of the full cache's bytes that is held"),
-    "budget_share": (
-        ("policy", "budget"), "1", "share of the full cache's bytes that the budget gives"),
-    "held_of_budget": (
-        ("policy", "budget"), "1", "what is held over what the budget gives"),
-    "unranked": (
-        ("policy", "budget"), "1", "why a policy is not ranked with the others: as in the results"),
+    "held_share": (("policy", "budget"), "1", "share of the full cache's bytes that is held"),
+    "budget_share": (("policy", "budget"), "1", "share of the full cache's bytes that the budget gives"),
+    "held_of_budget": (("policy", "budget"), "1", "what is held over what the budget gives"),
+    "unranked": (("policy", "budget"), "1", "why a policy is not ranked with the others: as in the results"),
+}
+
+COORDINATES = {
+    "policy": {"long_name": "canonical policy record"},
+    "budget": {"units": "1", "long_name": "share of the prompt's entries kept"},
+    "step": {"units": "1", "long_name": "position of the query whose next token is predicted"},
 }
 
 
@@ -86,55 +89,29 @@ def write_loop(target: Path, coordinates: dict, pairs: dict, attributes: dict,
 
     `coordinates`: policy, budget_label (texts), budget, step (numbers). `pairs` as in a Journal.
     `held`: what the policies hold, as the results say it, by variable [policy, budget].
-    Of `attributes`, answer_begin is the position of the answer's first token, if it is known.
+    Of `attributes`, answer_begin is the position of the answer's first token, if it is known, and
+    trace_path the trace's own path.
     """
-    import h5netcdf
-
     arrays = _arrays(coordinates, pairs, attributes.get("answer_begin")) | (held or {})
     check_room(target, sum(values.nbytes for values in arrays.values()))
-    written = io.BytesIO()
+    now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    variables = {name: (VARIABLES[name][0], values, {"units": VARIABLES[name][1],
+                                                     "long_name": VARIABLES[name][2]})
+                 for name, values in arrays.items()}
+    data = xarray.Dataset(
+        variables | {"budget_label": ("budget", coordinates["budget_label"],
+                                      {"long_name": "budget as a text"})},
+        {name: (name, coordinates[name], about) for name, about in COORDINATES.items()},
+        {"Conventions": "CF-1.11", "title": "What a model loses that runs with a compressed KV cache",
+         **attributes, "history": f"{now} {attributes['history']}", "closed_loop_note": NOTE})
+    data["budget"].encoding["_FillValue"] = None
+    for one in data.variables.values():
+        if one.dtype == np.uint8:
+            one.encoding["_FillValue"] = 255
     try:
-        with h5netcdf.File(written, "w") as file:
-            _write_coordinates(file, coordinates)
-            for name, values in arrays.items():
-                dims, unit, meaning = VARIABLES[name]
-                variable = file.create_variable(
-                    name, dims, dtype=values.dtype, data=values,
-                    fillvalue=values.dtype.type(np.nan if values.dtype.kind == "f" else 255))
-                variable.attrs["units"] = unit
-                variable.attrs["long_name"] = meaning
-            now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-            attributes = dict(attributes, history=f"{now} {attributes['history']}")
-            title = "What a model loses that runs with a compressed KV cache"
-            for name, value in {"Conventions": "CF-1.11", "title": title, **attributes,
-                                "closed_loop_note": NOTE}.items():
-                file.attrs[name] = value
-        write_bytes(target, written.getbuffer())
+        write_results(data, target)
     except OSError as error:
         raise CaptureError(f"{target}: cannot write: {error}", EXIT_FAILURE) from None
-
-
-def _write_coordinates(file, coordinates: dict) -> None:
-    import h5py
-
-    described = {
-        "policy": ("policy", "", "canonical policy record"),
-        "budget": ("budget", "1", "share of the prompt's entries kept"),
-        "budget_label": ("budget", "", "budget as a text"),
-        "step": ("step", "1", "position of the query whose next token is predicted"),
-    }
-    for name in ("policy", "budget", "step"):
-        file.dimensions[name] = len(coordinates[name])
-    for name, (dimension, unit, meaning) in described.items():
-        values = coordinates[name]
-        if isinstance(values[0], str):
-            variable = file.create_variable(name, (dimension,), h5py.string_dtype("utf-8"))
-            variable[:] = np.array(values, dtype=object)
-        else:
-            variable = file.create_variable(name, (dimension,), data=np.asarray(values))
-        if unit:
-            variable.attrs["units"] = unit
-        variable.attrs["long_name"] = meaning
 
 
 def _arrays(coordinates: dict, pairs: dict, answer_begin: int | None) -> dict[str, np.ndarray]:
