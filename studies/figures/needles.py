@@ -112,7 +112,7 @@ def draw(several, options, found, name, title, policies, note):
         ("depth of the needle (% of the prompt)", "prompt length (tokens)"),
         sharex=True, sharey=True)
     for p, (ax, panel, text) in enumerate(zip(axes.flat, values, titles)):
-        style.number_map(ax, panel, 1 - panel, 1.0, "{:.2f}", missing="")
+        style.number_map(ax, panel, 1 - panel, 1.0, "{:.2f}".format, missing="")
         ax.set_xticks(range(len(depths)), [f"{depth - 10}–{depth + 10}" for depth in depths])
         ax.set_yticks(range(len(lengths)), lengths)
         ax.set_title(f"{text}\n({mean[p]:.2f} [{low[p]:.2f}, {high[p]:.2f}])", fontsize=6)

@@ -81,7 +81,7 @@ def draw(studies):
         values = np.array([[found.get((text, policy, budget), {}).get(part, np.nan) for part in parts]
                            for policy in POLICIES])
         shades = 3 + np.log10(np.maximum(values[:, :PARTS], 1e-3))   # 0 at a thousandth of a nat
-        style.number_map(ax, values, shades, 4, "{:.2f}", "–")
+        style.number_map(ax, values, shades, 4, "{:.2f}".format, "–")
         ax.set_title(f"{text.split('-')[0]}, {budget} slots a head")
         ax.set_xticks(range(len(parts)), parts)
         ax.set_yticks(range(len(POLICIES)), [one.split(",schedule")[0] for one in POLICIES], fontsize=5)

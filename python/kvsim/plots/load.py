@@ -181,6 +181,16 @@ class Results:
     def has(self, *names):
         return all(name in self.data.variables for name in names)
 
+    def need(self, metric, *names):
+        """NotMeasured unless the file has what `--metric` of this name measures."""
+        if not self.has(*names):
+            raise NotMeasured(f"{self.path}: no {metric}; kvsim replay --metric {metric} measures it")
+
+    def need_spans(self, *names):
+        """NotMeasured unless the trace has labelled spans, and these measures of them are there."""
+        if not self.has(*names) or not self.spans:
+            raise NotMeasured(f"{self.path}: no labelled spans")
+
     def nearest_budget(self, wanted):
         """The budget nearest to `wanted`: a ratio (0.5, 50%) or a count of tokens; None: to 0.5."""
         ratio = self.ratio_of("0.5" if wanted is None else wanted)
@@ -350,8 +360,7 @@ def stacked(arrays, dim):
 def spans(several):
     """Names of the labelled spans of all files, in the order in which they come."""
     for results in several:
-        if not results.spans:
-            raise NotMeasured(f"{results.path}: no labelled spans")
+        results.need_spans()
     return list(dict.fromkeys(span for results in several for span in results.spans))
 
 

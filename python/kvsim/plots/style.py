@@ -241,8 +241,9 @@ def error_shades(errors):
     return 1 + np.log10(np.clip(errors, 1e-3, 1)) / 3
 
 
-def number_map(ax, values, shades, darkest, text, missing="–"):
-    """Cells with their numbers. Columns of `values` that `shades` lacks stand apart, in bold."""
+def number_map(ax, values, shades, darkest, text, missing="–", size=5.2):
+    """Cells with their numbers, as text(value) writes them. Columns of `values` that `shades` lacks stand
+    apart, in bold."""
     rows, columns = shades.shape
     colours = matplotlib.colormaps["Blues"]
     image = colours(np.clip(np.nan_to_num(shades) / darkest, 0, 1))
@@ -251,8 +252,8 @@ def number_map(ax, values, shades, darkest, text, missing="–"):
     for i in range(rows):
         for k in range(values.shape[1]):
             dark = k < columns and np.dot(image[i, k, :3], (0.299, 0.587, 0.114)) < 0.5
-            ax.text(k, i, missing if np.isnan(values[i, k]) else text.format(values[i, k]),
-                    ha="center", va="center", fontsize=5.2, color="white" if dark else "black",
+            ax.text(k, i, missing if np.isnan(values[i, k]) else text(values[i, k]),
+                    ha="center", va="center", fontsize=size, color="white" if dark else "black",
                     fontweight="normal" if k < columns else "bold")
     ax.set_xlim(-0.5, values.shape[1] - 0.5)
     ax.grid(False)

@@ -8,7 +8,7 @@ import functools
 import matplotlib
 import numpy as np
 
-from .. import load, style
+from .. import style
 
 TITLE = "attention held by the largest entries, mean and percentile 5, one line per layer"
 PANELS = (("attention_cdf_mean", "mean over heads and steps"),
@@ -16,9 +16,7 @@ PANELS = (("attention_cdf_mean", "mean over heads and steps"),
 
 
 def pages(results, options):
-    if not results.has("attention_cdf_mean", "attention_cdf_p05"):
-        raise load.NotMeasured(f"{results.path}: no attention_cdf; "
-                               "kvsim replay --metric attention_cdf measures it")
+    results.need("attention_cdf", "attention_cdf_mean", "attention_cdf_p05")
     return [("attention_cdf", functools.partial(draw, results))]
 
 

@@ -11,8 +11,7 @@ TITLE = "bias index per span and spread over spans by budget"
 
 
 def pages(results, options):
-    if not results.has("bias_index", "bias_spread") or not results.spans:
-        raise load.NotMeasured(f"{results.path}: no labelled spans")
+    results.need_spans("bias_index", "bias_spread")
     return style.pages("bias_index", [load.competitors(results.policies)],
                        functools.partial(draw, results))
 

@@ -10,15 +10,14 @@ import functools
 import matplotlib
 import numpy as np
 
-from .. import load, style
+from .. import style
 
 TITLE = "output change over queries and positions, and the drift of the best entries"
 PANELS = 4
 
 
 def pages(results, options):
-    if not results.has("drift", "drift_position", "output_change_map"):
-        raise load.NotMeasured(f"{results.path}: no drift; kvsim replay --metric drift measures it")
+    results.need("drift", "drift", "drift_position", "output_change_map")
     return [("drift", functools.partial(maps, results, options)),
             ("drift-layers", functools.partial(by_layer, results, options))]
 

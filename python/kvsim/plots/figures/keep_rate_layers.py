@@ -14,8 +14,7 @@ TITLE = "bias index per layer and span at one budget, one panel per policy"
 
 
 def pages(results, options):
-    if not results.has("bias_index") or not results.spans:
-        raise load.NotMeasured(f"{results.path}: no labelled spans")
+    results.need_spans("bias_index")
     groups = [load.competitors(results.policies)]
     return style.pages("keep_rate_layers", groups, functools.partial(draw, results, options))
 

@@ -9,15 +9,13 @@ import functools
 import numpy as np
 
 
-from .. import load, style
+from .. import style
 
 TITLE = "key norms by position, and their correlation with attention and position, by layer"
 
 
 def pages(results, options):
-    if not results.has("key_norm", "key_norm_position", "key_norm_attention_spearman"):
-        raise load.NotMeasured(f"{results.path}: no key_norm; kvsim replay --metric key_norm "
-                               "measures it")
+    results.need("key_norm", "key_norm", "key_norm_position", "key_norm_attention_spearman")
     return [("key_norm", functools.partial(draw, results))]
 
 

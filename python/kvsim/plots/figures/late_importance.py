@@ -14,9 +14,7 @@ PANELS = (("late_share", "evicted share of a query's top 20 %"),
 
 
 def pages(results, options):
-    if not results.has("late_share", "late_share_chance", "late_recall"):
-        raise load.NotMeasured(f"{results.path}: no late_share; "
-                               "kvsim replay --metric late_importance measures it")
+    results.need("late_importance", "late_share", "late_share_chance", "late_recall")
     return style.pages("late_importance", [load.competitors(results.policies)],
                        functools.partial(draw, results))
 

@@ -6,15 +6,13 @@ Needs `kvsim replay --metric locality`.
 
 import functools
 
-from .. import load, style
+from .. import style
 
 TITLE = "locality of attention in time by layer, against random orders of the steps"
 
 
 def pages(results, options):
-    if not results.has("locality", "locality_within", "locality_permuted"):
-        raise load.NotMeasured(f"{results.path}: no locality; kvsim replay --metric locality "
-                               "measures it")
+    results.need("locality", "locality", "locality_within", "locality_permuted")
     return [("locality", functools.partial(draw, results))]
 
 

@@ -11,9 +11,7 @@ MEASURED, BOUND = 0, 1
 
 
 def pages(results, options):
-    if not results.has("bound_median", "bound_perturbation", "bound_share_violated"):
-        raise load.NotMeasured(f"{results.path}: no bound_median; "
-                               "kvsim replay --metric bound makes it")
+    results.need("bound", "bound_median", "bound_perturbation", "bound_share_violated")
     budget = results.nearest_budget(options.budget)
     found = cases(results, budget)
     if not found:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from .. import load, style
+from .. import style
 
 TITLE = "error of predicted attention scores by predictor"
 SUMMARIES = (("prediction_error_median", "median"),
@@ -12,9 +12,7 @@ SCORES = {"exp-logit": "score exp(logit)", "attention": "score A (softmax)"}
 
 
 def pages(results, options):
-    if not results.has(*(name for name, _ in SUMMARIES)):
-        raise load.NotMeasured(f"{results.path}: no prediction_error; "
-                               "kvsim replay --metric prediction_error makes it")
+    results.need("prediction_error", *(name for name, _ in SUMMARIES))
     return [("prediction_error", lambda: draw(results))]
 
 

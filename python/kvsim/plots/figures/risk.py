@@ -9,7 +9,7 @@ import functools
 
 import numpy as np
 
-from .. import load, style
+from .. import style
 from ...plain import counted
 
 TITLE = "estimated against true risk: sampled entries, and how good each estimator is"
@@ -22,8 +22,7 @@ TABLE = (("risk_spearman", "Spearman with true risk", "rank correlation"),
 
 
 def pages(results, options):
-    if not results.has("risk_true", "risk_estimate"):
-        raise load.NotMeasured(f"{results.path}: no risk; kvsim replay --metric risk measures it")
+    results.need("risk", "risk_true", "risk_estimate")
     return [("risk", functools.partial(scatter, results)),
             ("risk-layers", functools.partial(by_layer, results))]
 

@@ -17,8 +17,7 @@ LEAST_SPANS = 3   # of two, a rank correlation is 1 or -1
 
 
 def pages(results, options):
-    if not results.has(losses.SCORE) or not results.spans:
-        raise load.NotMeasured(f"{results.path}: no labelled spans")
+    results.need_spans(losses.SCORE)
     if len(results.spans) < LEAST_SPANS:
         raise load.Missing(f"the order of {len(results.spans)} labelled spans is noise (a rank "
                            f"correlation of two is 1 or -1); it takes {LEAST_SPANS} or more")

@@ -10,8 +10,7 @@ TITLE = "class score per span by budget"
 
 
 def pages(results, options):
-    if not results.has(losses.SCORE) or not results.spans:
-        raise load.NotMeasured(f"{results.path}: no labelled spans")
+    results.need_spans(losses.SCORE)
     groups = [load.competitors(results.policies)]
     return style.pages("span_scores", groups, functools.partial(draw, results))
 

@@ -224,8 +224,8 @@ def draw_table(several, options, shown, policies, note):
     for ax, column, cells, mean in zip(axes.flat, columns, values, means):
         # unit: (shade, its darkest value, text of a cell)
         shades, darkest, form = {
-            "%": (cells, 25.0, "{:.1f}"), "fraction": (1 - cells, 1.0, "{:.2f}"),
-            "relative": (style.error_shades(cells), 1.0, "{:.2g}")}[column.unit]
+            "%": (cells, 25.0, "{:.1f}".format), "fraction": (1 - cells, 1.0, "{:.2f}".format),
+            "relative": (style.error_shades(cells), 1.0, "{:.2g}".format)}[column.unit]
         style.number_map(ax, np.column_stack([cells, mean]), shades, darkest, form)
         ax.set_title(f"{column.title} ({column.unit})".replace("\n", " "))
         ax.set_yticks(range(len(policies)), labels, fontsize=size)

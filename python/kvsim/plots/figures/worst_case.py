@@ -9,7 +9,6 @@ import functools
 import math
 from typing import NamedTuple
 
-import matplotlib
 import numpy as np
 import xarray
 
@@ -99,28 +98,13 @@ def draw(results, options, names, policies, note):
 def heat_map(ax, one, steps):
     """Cells with their numbers; the last column, set apart, is the summary over layers."""
     values, summary = one.values.values, one.summary.values
-    policies, layers = values.shape
     worse = 1 - values if one.kind == "share" else values
     # Square root: one outlier in a hundred steps must look different from none.
     shades, text = {
-        "share": (worse, share), "count": (np.sqrt(worse / max(1.0, steps / 2)), count),
+        "share": (worse, share), "count": (np.sqrt(worse / max(1.0, steps / 2)), "{:.0f}".format),
         "error": (style.error_shades(worse), error)}[one.kind]
-    image = matplotlib.colormaps["Blues"](np.clip(np.nan_to_num(shades), 0, 1))
-    image[np.isnan(worse)] = (0.93, 0.93, 0.93, 1)
-    ax.imshow(image, aspect="auto", interpolation="nearest")
-    size = 5.2 if layers <= 20 else 4.6
-    for i in range(policies):
-        for k in range(layers):
-            dark = np.dot(image[i, k, :3], (0.299, 0.587, 0.114)) < 0.5
-            ax.text(k, i, text(values[i, k]), ha="center", va="center", fontsize=size,
-                    color="white" if dark else "black")
-        ax.text(layers, i, text(summary[i]), ha="center", va="center", fontsize=size,
-                fontweight="bold")
-    ax.set_xlim(-0.5, layers + 0.5)
-    ax.grid(False)
-    ax.tick_params(length=0)
-    for spine in ax.spines.values():
-        spine.set_visible(False)
+    style.number_map(ax, np.column_stack([values, summary]), shades, 1, text,
+                     size=5.2 if values.shape[1] <= 20 else 4.6)
 
 
 def rms(values):
@@ -128,18 +112,10 @@ def rms(values):
 
 
 def share(value):
-    if np.isnan(value):
-        return "–"
     return f"{value:.2f}".replace("0.", ".", 1) if value < 0.995 else "1.0"
-
-
-def count(value):
-    return "–" if np.isnan(value) else f"{value:.0f}"
 
 
 def error(value):
     """Two digits that count, in the room of four signs."""
-    if np.isnan(value):
-        return "–"
     digits = 3 if value < 0.0995 else 2 if value < 9.95 else 0
     return f"{value:.{digits}f}".removeprefix("0")
