@@ -15,7 +15,7 @@ from .plain import counted
 from .results_file import as_file, open_results
 from .program import exchange
 
-#: What is compared unless it is asked for otherwise, of what the files have.
+#: Measures that are compared unless it is asked for otherwise, of what the files have.
 USUAL = ("kl_divergence", "stream_error")
 WORDS = {"kl_divergence": "loss", "stream_error": "stream error"}
 SQUARED = ("stream_error", "stream_perturbation")   # their mean over steps is of squares

@@ -39,7 +39,7 @@ class VerificationError(Error):
     exit_code = 4
 
 
-#: What h5py, numpy and json raise on a damaged or odd file.
+#: Errors of h5py, numpy and json on a damaged or odd file.
 _ODD = (ArithmeticError, AttributeError, LookupError, MemoryError, OSError, RuntimeError, TypeError,
         ValueError)
 

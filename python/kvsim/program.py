@@ -29,7 +29,7 @@ class KvsimWarning(UserWarning):
     """A note of the program while it works, for instance that it left a policy out."""
 
 
-#: What messages call files that nobody has named: by path.
+#: Names in messages of files that nobody has named, by path.
 _called: dict[str, str] = {}
 
 
@@ -209,7 +209,7 @@ def run(arguments: Sequence[str | os.PathLike], progress: bool | None = None) ->
 
 
 def answer(arguments: Sequence[str | os.PathLike], document: object) -> str:
-    """What the program prints when `document` comes to its standard input as JSON."""
+    """Text that the program prints when `document` comes to its standard input as JSON."""
     done = subprocess.run([find_program(), *arguments], input=json.dumps(document),
                           capture_output=True, text=True, encoding="utf-8", errors="replace")
     if done.returncode:

@@ -17,9 +17,9 @@ from PIL import Image
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = ROOT / "docs" / "notebooks"
-#: What every notebook must show, by kind of output.
+#: Outputs that every notebook must show, by kind of output.
 SHOWN = {"text/html": "retained importance", "image/png": ""}
-#: What a dataset unfolds below its summary: commands, folders and the device of the run, too.
+#: Lines that a dataset unfolds below its summary: commands, folders and the device of the run, too.
 RECORD = re.compile("<details><summary>all variables</summary>.*</details>", re.DOTALL)
 
 

@@ -36,7 +36,7 @@ ROWS = [{"context": TALE.format(count), "question": "How many boats?", "answer_p
 
 
 def written(folder: Path) -> dict[str, Path]:
-    """The same rows in every layout."""
+    """Rows in every layout."""
     table = pandas.DataFrame(ROWS)
     paths = {kind: folder / f"rows.{kind}" for kind in ("parquet", "jsonl", "json", "csv")}
     table.to_parquet(paths["parquet"])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 STUDIES = ROOT / "studies"
-#: What shell scripts and C++ would start or read; links and mentions of pages (.md) are free.
+#: Names that shell scripts and C++ would start or read; links and mentions of pages (.md) are free.
 STARTED = re.compile(r"studies/[\w./-]*\.(?:sh|py|csv|toml)\b|\bfindings\.\w+")
 #: Runs the tests of the studies, and copies nothing from there.
 FREE = {"tests/group.sh", "tests/python/test_direction.py"}

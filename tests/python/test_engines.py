@@ -19,7 +19,7 @@ import kvsim
 
 THETA, HEADS, KV, SIZE, HIDDEN, N, TOTAL = 10000.0, 4, 2, 8, 24, 40, 52
 CHECKS = np.arange(1, 9) * TOTAL // 8 - 1
-# What engines do with logits, one by one and all together; 0 and [] are none.
+# Treatments of logits by engines, one by one and all together; 0 and [] are none.
 PLAIN = {"scale": SIZE ** -0.5, "window": 0, "softcap": 0.0, "sinks": np.zeros(0)}
 OTHERS = {"scale": 0.2, "window": 9, "softcap": 1.5, "sinks": np.linspace(-1, 2, HEADS)}
 
@@ -62,7 +62,7 @@ class EngineTest(unittest.TestCase):
         self.norm = generator.uniform(1, 2, size=TOTAL)
 
     def whole(self, **said):
-        """What a hook writes of the layer whose pairs of dimensions are halves."""
+        """Arrays that a hook writes of the layer whose pairs of dimensions are halves."""
         said = PLAIN | said
         q, k, v = rotated(self.plain["q"]), rotated(self.plain["k"]), self.plain["v"]
         return {"q": q, "k": k, "v": v, "wo": self.wo, "norm": self.norm, "check_position": CHECKS,

@@ -139,7 +139,7 @@ def use_search(path):
 
 
 def use_results(path):
-    """What the closed loop reads of results before a model is loaded."""
+    """Parts that the closed loop reads of results before a model is loaded."""
     with ResultsFile(path) as results:
         results.choose(None, results.policies, "policy")
         results.check_sets()

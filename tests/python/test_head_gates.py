@@ -28,7 +28,7 @@ SINKS, RECENT = 4, 300   # of 431 tokens: few queries are left for the plain loo
 
 
 def plain(layer, kv_head):
-    """What `changes` says of one KV head, query by query in float64."""
+    """Result of `changes` for one KV head, query by query in float64."""
     squares, count = 0.0, 0
     for at, j in enumerate(layer.query_positions):
         if j < SINKS + RECENT or j >= layer.prompt_len:

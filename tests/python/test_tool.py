@@ -1,4 +1,4 @@
-"""What commands that are written in Python say of their options. Run: python tests/python/test_tool.py"""
+"""Tests of what commands written in Python say of their options. Run: python tests/python/test_tool.py"""
 
 import contextlib
 import io

@@ -34,7 +34,7 @@ WORDS = [ESCAPE, C1, OVERRIDE + "gnp.exe", "\rover", "a\bb", "<script>alert(1)</
          "\\frac{", "=1+1", "@SUM(A1)", "../../x", "\u2066x", "a\nb", "\x00"[:0] or "plain"]
 #: A span's name has no white space, control character of ASCII, + , or =.
 SPANS = [C1 + "a", OVERRIDE + "b", "$\\frac$", "<b>&amp;", "../up", "@SUM(1)", "-1;x"]
-#: What no terminal may see: controls but the line end, ISO 6429's, and what turns a line round.
+#: Signs that no terminal may see: controls but the line end, ISO 6429's, and what turns a line round.
 DRIVES = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
@@ -73,7 +73,7 @@ class Untrusted(unittest.TestCase):
 
     @classmethod
     def kvsim(cls, *words, code=0):
-        """What a command printed; nothing of it may drive a terminal."""
+        """Output of a command; nothing of it may drive a terminal."""
         done = subprocess.run([PROGRAM, *words], cwd=cls.folder, capture_output=True,
                               env={**os.environ, "KVSIM_PYTHON": sys.executable})
         said = done.stdout.decode("utf-8") + done.stderr.decode("utf-8")   # and is UTF-8

@@ -116,7 +116,7 @@ def by_command(folder):
     run("plot", "kept.nc", "loop.nc", "-o", "figs", "--formats", "png,csv")
     assert (folder / "figs" / "loss.png").is_file()
     assert "sorted by lost" in run("explain", "kept.nc", "--policy", "snapkv,window=4")
-    # What Python saved.
+    # Results that Python saved.
     run("report", "saved.nc", "saved.loop.nc", "-o", "saved.html")
     (folder / "grid.toml").write_text(SWEEP)
     swept = interrupted_sweep(folder)

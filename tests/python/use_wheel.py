@@ -50,7 +50,7 @@ def main():
                 "--layers", "0", "--budget", "0.2", "-o", str(folder / "y.nc"))
         named = kvsim.open_results(folder / "y.nc")
         assert "newest entries" in next(iter(named.kvsim.records.values()))["function"]["source"]
-        # What captures traces is there; without PyTorch it says so in one line.
+        # The capture of traces is there; without PyTorch it says so in one line.
         trace = kvsim.synth(folder / "synth.h5", prompt=64, steps=8)
         assert trace.prompt_len == 64
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""What stands between a layer's heads and the residual stream (trace-format.md 8): a gate, a norm
+"""Finds what stands between a layer's heads and the residual stream (trace-format.md 8): a gate, a norm
 before or behind the output projection, a multiplier.
 
 No list of families says so. The modules that the layer's vectors went through are asked what they
@@ -68,7 +68,7 @@ def asked(module, width: int, like) -> tuple[np.ndarray, float | None] | None:
 
 def norm_of(modules: list, before: np.ndarray, after: np.ndarray, like,
             tolerance: float) -> PathNorm | None:
-    """What makes `after` [R, width] of `before`: a norm among the modules, a multiplier, or both.
+    """Finds what makes `after` [R, width] of `before`: a norm among the modules, a multiplier, or both.
     None where nothing does that is known. Its roots are not set."""
     width, wide = before.shape[1], before.astype(np.float64)
     answers = [answer for module in modules if (answer := asked(module, width, like))]

@@ -25,7 +25,7 @@ LATENT = ("kv_lora_rank", "qk_rope_head_dim")   # of an attention, in every fami
 
 @dataclass
 class CaptureOptions:
-    """What to capture. None for `layers` is all, for `window` every query, for `steps` the default.
+    """Options of a capture. None for `layers` is all, for `window` every query, for `steps` the default.
 
     `record` holds further entries for the trace's `source`: file names, digests, the command.
     """
@@ -247,7 +247,7 @@ class _Run:
         }
 
     def rotations(self, beside: dict, layers: list[int]) -> Rotations:
-        """Those of a text of these tokens; beside images and sounds, of words in their place."""
+        """Rotations of a text of these tokens; beside images and sounds, of words in their place."""
         ids, model = self.text[0], self.loaded.model
         if self.inputs is None:
             return find_rotations(model, ids, layers)

@@ -37,7 +37,7 @@ TOKENS = "tokens"
 # Rows whose distributions over the vocabulary are compared at once.
 COMPARED_ROWS = 8
 
-# What one row of a forward pass runs with; None keeps everything.
+# Cache of one row of a forward pass; None keeps everything.
 Cache = KeptSets | LiveCache | None
 
 
@@ -52,7 +52,7 @@ def _on_host(tensor) -> np.ndarray:
 
 @dataclass
 class Loss:
-    """What one cache does to the model's next-token distributions, per later query [T].
+    """Effect of one cache on the model's next-token distributions, per later query [T].
 
     kl: KL(full || compressed), nats. nll_difference: of the trace's next token, nats, NaN at the
     last query. agrees: 1 where both distributions have the same most likely token.
@@ -65,7 +65,7 @@ class Loss:
 
 @dataclass
 class Answer:
-    """What a model writes greedily with one cache. kl: from the full cache's over the tokens of the
+    """Tokens that a model writes greedily with one cache. kl: from the full cache's over the tokens of the
     full cache's answer, mean, nats. same: are both answers the same?"""
 
     tokens: list[int]
@@ -238,7 +238,7 @@ class ClosedLoop:
         return served
 
     def _kept_of_prompt(self, layer: int, rows: int) -> tuple:
-        """What later tokens see of the prompt: keys and values [rows, Hkv, k, d], their positions
+        """Entries of the prompt that later tokens see: keys and values [rows, Hkv, k, d], their positions
         [rows or 1, Hkv or 1, k], and bool [rows, Hq, k] of those that a query head does not keep,
         or None. A KV head has what one of its query heads keeps, ascending, and fillers up to k."""
         kept = self.kept.get(layer)
@@ -380,7 +380,7 @@ class ClosedLoop:
 
     def answers(self, sets: list[KeptSets], begin: int, ends: frozenset[int],
                 longest: int | None = None) -> list["Answer"]:
-        """What each cache answers greedily where the tokens from `begin` on, at least one after the
+        """Answers that each cache gives greedily where the tokens from `begin` on, at least one after the
         prompt, are the full cache's greedy answer; to one of `ends`, or `longest` tokens at most, by
         default as many as the full cache's answer has.
 
@@ -427,7 +427,7 @@ class ClosedLoop:
         return written
 
     def full_answer(self, longest: int, ends: frozenset[int]) -> list[int]:
-        """What the full cache writes greedily behind all tokens, to one of `ends` or `longest` tokens."""
+        """Tokens that the full cache writes greedily behind all tokens, to one of `ends` or `longest` tokens."""
         self.later, self.keeps_later = {}, True
         try:
             with torch.inference_mode():

@@ -147,7 +147,7 @@ def run_batch(loop, batch: list, args, reference) -> list[dict]:
 
 
 def cache_of(results, live, policy: int, budget: int):
-    """What the model runs with: kept sets, or a cache that `live` serves."""
+    """Kept sets that the model runs with, or a cache that `live` serves."""
     from .live_cache import LiveCache
 
     if results.is_static(policy):
@@ -276,7 +276,7 @@ def run(args: argparse.Namespace, command: list[str], loaded=None, first=None, i
 
 
 def table_of_losses(args: argparse.Namespace) -> str:
-    """What the model lost, sorted and marked as `kvsim replay` does it: by the program."""
+    """Losses of the model, sorted and marked as `kvsim replay` does it: by the program."""
     from ..program import run as run_program
 
     return run_program(["rank", args.out, f"--table={args.table}"])

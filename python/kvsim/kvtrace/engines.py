@@ -89,7 +89,7 @@ def lmcache_layers(kv: np.ndarray, query: np.ndarray, heads: int, kv_heads: int,
 
 
 def said_of(index: int, layer: dict, attention: Mapping | None) -> dict[str, Any]:
-    """What a layer's attention does with its logits, from the file or from who calls; none of it is
+    """Treatment of the logits by a layer's attention, from the file or from who calls; none of it is
     guessed. 0, None and an empty array say that there is none."""
     given = dict(attention or {})
     if given and not set(given) <= set(SAID):   # by layer

@@ -18,7 +18,7 @@ MAGIC, VERSIONS, DEFAULT_ALIGNMENT = b"GGUF", (2, 3), 32
 UINT32, STRING, ARRAY = 4, 8, 9
 NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", UINT32: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q",
            12: "d"}
-# What a tokenizer needs and a model does not.
+# Keys that a tokenizer needs and a model does not.
 VOCABULARY = {f"tokenizer.ggml.{name}" for name in ("tokens", "scores", "token_type", "merges")}
 BLOCK = 1 << 22
 
@@ -97,7 +97,7 @@ class GgufFile:
             begin = max(0, begin - size)
 
     def write_without_vocabulary(self, target: Path) -> None:
-        """The same tensors behind a header that has the vocabulary's size in its place."""
+        """Writes all tensors behind a header that has the vocabulary's size in its place."""
         architecture = self.text("general.architecture", "")
         with self.parts[0].open("rb") as file:
             head = file.read(self._table_end)

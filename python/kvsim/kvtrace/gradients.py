@@ -1,4 +1,4 @@
-"""What the model's last layer makes of what the attention of each layer adds (KVgrad).
+"""Finds what the model's last layer makes of what the attention of each layer adds (KVgrad).
 
 With h_p the output of the last block at token p of a part, Phi = sum over p of ||h_p||^2. Kept is
 the norm of its gradient with respect to what a layer's attention adds at each token of the part.

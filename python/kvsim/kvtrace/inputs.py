@@ -1,4 +1,4 @@
-"""What a model is given beside the tokens of a text: images and sounds, as its processor makes them.
+"""Images and sounds that a model is given beside the tokens of a text, as its processor makes them.
 
 A processor puts tokens into the prompt that stand for the patches of an image or the frames of a
 sound, and the model puts vectors in their place. To its decoder they are tokens like others, so
@@ -52,7 +52,7 @@ class Inputs:
 
 
 def read_inputs(model, given: Mapping[str, Any]) -> Inputs:
-    """What a processor gave for one prompt, checked and brought to the model's device and type."""
+    """Output of a processor for one prompt, checked and brought to the model's device and type."""
     tokens = given.get(TOKENS) if isinstance(given, Mapping) else None
     if not isinstance(tokens, torch.Tensor) or tokens.ndim != 2 or len(tokens) != 1:
         raise CaptureError(

@@ -18,7 +18,7 @@ from ..errors import reads_file
 from ..hdf5_file import open_hdf5, refuse_links, scalar
 from .errors import EXIT_USAGE, CaptureError
 
-# What a record must say of these stages; anything else is not a set of untouched entries.
+# Kinds that a record must have of these stages; anything else is not a set of untouched entries.
 PLAIN_STAGES = {
     "schedule": "prefill",
     "merge": "drop",
@@ -76,7 +76,7 @@ class ResultsFile:
 
     @reads_file(REPLAY)
     def what_is_held(self, policies: list[int], budgets: list[int]) -> dict[str, np.ndarray]:
-        """What policies hold, and why they are not ranked, as the results have it: by name
+        """Shares that policies hold, and why they are not ranked, as the results have it: by name
         [policy, budget]; nothing of files that do not say."""
         return {name: self.file[name][()][np.ix_(policies, budgets)] for name in HELD
                 if name in self.file and self.file[name].shape == (len(self.policies),

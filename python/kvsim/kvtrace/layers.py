@@ -39,7 +39,7 @@ def is_listened_to(module) -> bool:
 
 @functools.lru_cache(maxsize=64)
 def names_behind_attention(forward) -> tuple[str, ...]:
-    """What a forward names behind its attention function, in that order."""
+    """Names that a forward uses behind its attention function, in that order."""
     names = [one.argval for one in dis.get_instructions(forward) if isinstance(one.argval, str)]
     return tuple(names[names.index(REGISTRY) :]) if REGISTRY in names else ()
 

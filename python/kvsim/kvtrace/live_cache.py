@@ -50,7 +50,7 @@ def find_program(given: str | None) -> str:
 
 @dataclass
 class Served:
-    """What is asked of the program: `records` and `budgets` as texts, the other options of the
+    """Request to the program: `records` and `budgets` as texts, the other options of the
     replay that the results come from, `later` empty where there is none;
     `prompt_queries` positions whose queries the trace stores.
     """

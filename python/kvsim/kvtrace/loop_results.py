@@ -1,4 +1,4 @@
-"""What a closed loop found: a journal while it runs, one netCDF-4 file when it is done."""
+"""Findings of a closed loop: a journal while it runs, one netCDF-4 file when it is done."""
 
 import datetime
 import json

@@ -134,7 +134,7 @@ def make(args: argparse.Namespace) -> None:
         write_text(args.out / f"{stem}.prompt.txt", text.prompt)
         write_text(args.out / f"{stem}.answer.txt", text.answer + "\n")
         prompt = tokenized(text.prompt, name)
-        # What follows <compress/> in the prompt counts as later steps, too.
+        # Text behind <compress/> in the prompt counts as later steps, too.
         forced = len(prompt.ids) - prompt.prompt_len
         if args.answer_tokens is None and forced >= args.steps:
             raise CaptureError(f"{stem}: the request after <compress/> has {forced} tokens, --steps "

@@ -19,7 +19,7 @@ from .errors import CaptureError
 
 MARKER = re.compile(r"<(?P<end>/?)(?P<kind>span|turn|compress)\b(?P<rest>[^<>\n]*)>")
 ATTRIBUTE = {"span": "name", "turn": "role"}
-# What may be meant for a marker: another word, other letters, a blank after the bracket.
+# Texts that may be meant for a marker: another word, other letters, a blank after the bracket.
 LIKE_MARKER = re.compile(r"<\s*(?P<kind>[A-Za-z][\w-]*)(?P<rest>[^<>\n]*)>")
 
 

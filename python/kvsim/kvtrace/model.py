@@ -20,7 +20,7 @@ from .gguf_file import GgufFile
 from .gguf_tokenizer import make_tokenizer, read_tokenizer
 from .unpacked import unpacked
 
-# What tells one model shape from another, spelled the same in every version of transformers.
+# Keys that tell one model shape from another, spelled alike in every version of transformers.
 CONFIG_KEYS = ("model_type", "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
                "num_attention_heads", "num_key_value_heads", "head_dim", "sliding_window",
                "tie_word_embeddings")

@@ -62,7 +62,7 @@ class Verdict:
         return "in part" if self.lacks or self.left_out else "right"
 
     def why(self) -> str:
-        """What is missing, or wrong, in one line."""
+        """Says what is missing, or wrong, in one line."""
         if self.refused:
             return self.refused
         said = [f"{part} differs by {size:.2g}" for part, size in self.wrong.items()]
@@ -146,7 +146,7 @@ class Judge:
             nothing = first(output) * 0
             return (nothing, *output[1:]) if isinstance(output, tuple) else nothing
 
-        # What comes behind the block is not looked at.
+        # Nothing behind the block is looked at.
         hooks = [found.block.register_forward_pre_hook(keep_input, with_kwargs=True),
                  found.block.register_forward_hook(keep_output)]
         for child in found.block.children():

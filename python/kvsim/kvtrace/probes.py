@@ -62,7 +62,7 @@ def split_spec(spec: str) -> tuple[str, str]:
 
 
 def _around_user_text(tokenizer, raw: bool) -> tuple[str, str]:
-    """What the chat template writes before a user's text, and between it and the answer."""
+    """Text that the chat template writes before a user's text, and between it and the answer."""
     if raw or getattr(tokenizer, "chat_template", None) is None:
         return "", "\n"
     stand_in = "stand-in"
@@ -113,7 +113,7 @@ def _questions(loaded: LoadedModel, prompt: list[int], file: Path, raw: bool, pr
 
 def make_probes(loaded: LoadedModel, specs: list[str], prompt: list[int], raw: bool,
                 progress) -> list[Probe]:
-    """What `--probe` asks for; names are distinct."""
+    """Makes what `--probe` asks for; names are distinct."""
     probes: list[Probe] = []
     for spec in specs:
         kind, rest = split_spec(spec)

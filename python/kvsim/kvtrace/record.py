@@ -36,7 +36,7 @@ class OtherAttention(CaptureError):
 
 @dataclass
 class LayerCall:
-    """What one attention call saw, as float32 arrays on the host.
+    """Inputs and outputs of one attention call, as float32 arrays on the host.
 
     query [Hq, M, d] at the stored positions; key [Hkv, N, d]; value [Hkv, N, dv];
     check_output [Hq, R, dv] at the check positions; sink [Hq] or None.
@@ -87,7 +87,7 @@ def asks_for_name(model) -> bool:
 
 @contextlib.contextmanager
 def running(model):
-    """What a model's own code raises, in one line."""
+    """Errors of a model's own code, in one line."""
     try:
         yield
     except (Error, MemoryError):
@@ -138,7 +138,7 @@ def call_own_attention(own_function, module, query, key, value, mask, kwargs):
 
 @dataclass
 class FirstPass:
-    """What a pass over all tokens leaves for runs with a compressed cache: `prompt`, the prompt's keys
+    """Leavings of a pass over all tokens for runs with a compressed cache: `prompt`, the prompt's keys
     and values by layer, [1, Hkv, n, d]; `heads`, query heads by layer; `logits` [T + 1, vocabulary],
     from the prompt's last token on, None behind a prompt that a pass over other later tokens left."""
 
@@ -244,7 +244,7 @@ class Recorder:
             )
 
     def hooks(self) -> list:
-        """What listens in beside the attention itself."""
+        """Hooks that listen in beside the attention itself."""
         # A part of a probe may have no check position; its last token then stands for them.
         checks = self.checks if len(self.checks) else self.positions[-1:]
         self.watch = StreamWatch(checks)
@@ -329,7 +329,7 @@ class Recorder:
             )
 
     def between(self, layer: int, trail, output):
-        """What stands between heads and stream. What a trace cannot describe is refused: all that
+        """Finds what stands between heads and stream, and refuses what a trace cannot describe: all that
         it would say the layer adds must be what is added."""
         parts = self.modules[layer]
         names = {id(module): name for name, module in self.model.named_modules()}

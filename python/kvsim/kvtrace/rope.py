@@ -59,7 +59,7 @@ class Rotations:
 
 
 def _asked(model) -> list[Rotation]:
-    """What the model's rotary modules hold now."""
+    """Rotations that the model's rotary modules hold now."""
     found = []
     for module in model.modules():
         for name, values in {**vars(module), **module._buffers}.items():

@@ -30,7 +30,7 @@ def relative(found: np.ndarray, expected: np.ndarray) -> float:
 
 @dataclass
 class Contribution:
-    """What one layer adds to the stream; rows [R] are those of the check positions.
+    """Share of one layer in the stream; rows [R] are those of the check positions.
 
     heads [R, Hq * dv] is what the heads put out, given what the output projection was given,
     projected [R, D] what it made of it (with its bias), added [R, D] what came to the stream.
@@ -78,14 +78,14 @@ class StreamWatch(TorchDispatchMode):
         self.__enter__()
 
     def heads(self, output) -> None:
-        """What the heads put out, [1, N, Hq, dv]."""
+        """Takes what the heads put out, [1, N, Hq, dv]."""
         if self.trail:
             self.trail.ours = {id(output): output}
             self.trail.found = {"heads": self.rows_of(output), "head_outputs": output.detach()[0],
                                 "gates": [], "inner": [], "outer": []}
 
     def projected(self, given, output) -> None:
-        """What the output projection was given, and what it gives."""
+        """Takes what the output projection was given, and what it gives."""
         if self.trail and "heads" in self.trail.found:
             self.trail.ours = {id(output): output}
             flat = output.detach().reshape(-1, output.shape[-1])
@@ -101,7 +101,7 @@ class StreamWatch(TorchDispatchMode):
         return trail
 
     def contribution(self, trail: Trail, output) -> Contribution:
-        """What the layer added, as its block gives `output`."""
+        """Says what the layer added, as its block gives `output`."""
         output = output[0] if isinstance(output, tuple) else output
         if "projected" not in trail.found:
             raise CaptureError("what its heads put out does not reach the output projection",

@@ -167,7 +167,7 @@ class TraceWriter:
                  text: Sequence[str] | None = None, spans: Iterable[tuple[str, int, int]] = (),
                  source: Mapping[str, Any] | str | None = None, inv_freq: Any = None,
                  check_positions: Any = None, latent_size: int | None = None) -> None:
-        """What holds for the whole trace; before the layers.
+        """Describes the whole trace; before the layers.
 
         Args:
             model: its name.
@@ -205,7 +205,7 @@ class TraceWriter:
 
     def amend(self, *, source: Mapping[str, Any] | str | None = None, inv_freq: Any = None,
               rotations: Any = None) -> None:
-        """What is known only after the layers: arguments as those of :meth:`describe`.
+        """Adds what is known only after the layers: arguments as those of :meth:`describe`.
         `rotations`: a Rotations (rope.py) in the place of inv_freq."""
         self.root |= {"source": source, "inv_freq": inv_freq, "rotations": rotations}
 
@@ -312,7 +312,7 @@ class TraceWriter:
                 self.attribute(name, value, group)
 
     def _write_path(self, index: int, gate: Any, norms: dict, heads: int) -> None:
-        """What stands between heads and stream."""
+        """Writes what stands between heads and stream."""
         group, stored = f"layers/{index}", len(self.positions)
         if gate is not None:
             gate = np.asarray(as_array(gate), dtype=np.float32)
@@ -370,7 +370,7 @@ class TraceWriter:
             self.array(f"{group}/check_token", np.asarray(checks, dtype=np.int64))
 
     def probe_rows(self, index: int, name: str, *, first: int = 0, **arrays: Any) -> None:
-        """What one layer says of tokens first, first + 1, ... of a probe.
+        """Writes what one layer says of tokens first, first + 1, ... of a probe.
 
         Args:
             index: the model's number of the layer.

@@ -20,7 +20,7 @@ DIMENSIONS = ("policy", "budget", "layer", "step")
 usage_error, data_error = UsageError, DataError
 
 
-#: What messages call it.
+#: Its name in messages.
 RESULTS_FILE = "results file of kvsim"
 
 

@@ -168,7 +168,7 @@ class Folder:
         write_text(self.path / "models.json", json.dumps(told, indent=1) + "\n")
 
     def models(self) -> dict[str, dict]:
-        """What is known of the models, by name."""
+        """Knowledge of the models, by name."""
         return _document(self.path / "models.json")
 
     def losses(self) -> pandas.DataFrame:
@@ -194,7 +194,7 @@ class Folder:
 
 
 def _document(path: Path) -> dict:
-    """What a JSON file holds; nothing where it is not there."""
+    """Content of a JSON file; nothing where it is not there."""
     try:
         return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     except ValueError as error:

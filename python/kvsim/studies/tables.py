@@ -163,7 +163,7 @@ def ends(numbers: pandas.Series) -> list[int]:
 
 
 def provenance(folder: Folder, model: str, **told: Any) -> dict[str, Any]:
-    """What a caption says of the numbers (docs/cli.md 2.3)."""
+    """Words of a caption on the numbers (docs/cli.md 2.3)."""
     known = folder.models().get(model, {})
     versions = {"kvsim": known.get("kvsim_version", ""), **known.get("libraries", {})}
     return {"model": model, "revision": known.get("model_revision", ""),

@@ -160,7 +160,7 @@ def run_instance(folder: Folder, sheet: Sheet, loaded, settings, number: int,
 
 @dataclass
 class Context:
-    """What a question leaves for the next one about the same prompt: the kept sets by policy and budget,
+    """Leavings of a question for the next one about the same prompt: the kept sets by policy and budget,
     the pass over the prompt, and the records that its trace cannot serve, with the reasons."""
 
     key: tuple
@@ -214,7 +214,7 @@ def answers_of(folder: Folder, name: str, conversation, raw: bool, tokens: int, 
 
 
 def full_answer(loaded, ids: list[int], context: Context, longest: int) -> list[int]:
-    """What the full cache answers behind tokens that begin with the prompt of a context."""
+    """Tokens that the full cache answers behind tokens that begin with the prompt of a context."""
     from ..kvtrace.closed_loop import ClosedLoop
     from ..kvtrace.generate import end_tokens
     from ..kvtrace.record import FirstPass

@@ -55,7 +55,7 @@ class Row:
         return hashlib.sha256(self.context.encode()).hexdigest()[:16]
 
     def asked(self) -> dict[str, Any]:
-        """What a scorer sees of the row."""
+        """Parts of the row that a scorer sees."""
         return {**self.more, "task": self.task, "context": self.context, "question": self.question,
                 "answers": list(self.answers)}
 

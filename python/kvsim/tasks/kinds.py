@@ -1,4 +1,4 @@
-"""What a task is: instances of a prompt whose free answer a rule judges right or wrong."""
+"""Tasks: instances of a prompt whose free answer a rule judges right or wrong."""
 
 import random
 import re

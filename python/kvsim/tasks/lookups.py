@@ -20,7 +20,7 @@ def length(number: int) -> int:
 
 
 def sentences(rng: random.Random, sections: int) -> list[str]:
-    """What facts hide in: reports about public works, about 130 tokens a section."""
+    """Sentences that facts hide in: reports about public works, about 130 tokens a section."""
     return [f"{one.rstrip('.')}." for work in works(rng, sections)
             for one in section(rng, work).split(". ")]
 

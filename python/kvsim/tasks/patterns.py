@@ -1,4 +1,4 @@
-"""What the context shows is to be gone on with: labels after examples, a sentence word for word."""
+"""Tasks that go on with what the context shows: labels after examples, a sentence word for word."""
 
 import random
 

@@ -30,7 +30,7 @@ def first_line(answer: str) -> str:
 
 
 def of_first_line(scorer: Scorer) -> Scorer:
-    """The same rule, where a benchmark lets an answer end with its line."""
+    """A rule for the first line alone, where a benchmark lets an answer end with its line."""
     return lambda answer, row: scorer(first_line(answer), row)
 
 
@@ -118,7 +118,7 @@ def first_number(answer: str, wanted: str) -> float:
 
 
 def boxed(answer: str, wanted: str) -> float:
-    """What stands in the last \\boxed{}, with the braces inside it (AIME, MATH)."""
+    """Text in the last \\boxed{}, with the braces inside it (AIME, MATH)."""
     _, mark, rest = answer.rpartition("boxed{")
     depth, end = 1, 0
     while mark and depth and end < len(rest):
