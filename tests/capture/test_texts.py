@@ -19,7 +19,7 @@ from kvsim import texts
 from kvsim.kvtrace.errors import CaptureError
 from kvsim.kvtrace.markup import parse_text
 from kvsim.texts import found, program, world
-from kvsim.texts.desks import DESKS, RULE_NAMES
+from kvsim.texts.orders import DESKS, RULE_NAMES
 
 
 def build(name: str, seed: int = 0, units: int = 12) -> texts.Text:
