@@ -9,6 +9,8 @@ What is heavy is imported when it is used: the command line must start at once.
 
 import importlib
 import importlib.util
+import sys
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from .errors import DataError, Error, UsageError, VerificationError
@@ -76,8 +78,6 @@ for _name, _modules in _NEEDS.items():
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        from importlib.metadata import PackageNotFoundError, version
-
         try:
             return version("kvsim")
         except PackageNotFoundError:
@@ -95,8 +95,6 @@ def __getattr__(name: str) -> Any:
 
 def _missing(module: str | None) -> str:
     """Advice about a module that this Python lacks."""
-    import sys
-
     runs_models = any(module in needs for needs in _NEEDS.values())
     clone = ("~/.cache/kvsim/plots/bin/pip install -r data/requirements.txt" if runs_models else
              "run scripts/quickstart.sh and then ~/.cache/kvsim/plots/bin/python")
@@ -108,14 +106,7 @@ def __dir__() -> list[str]:
     return [*__all__, "__version__"]
 
 
-def _greet_notebooks() -> None:
-    """In IPython, results show themselves by their summary table from the first one on."""
-    import sys
+if "IPython" in sys.modules:   # results show themselves by their summary table from the first one on
+    from .results import show_in_notebooks
 
-    if "IPython" in sys.modules:
-        from .results import show_in_notebooks
-
-        show_in_notebooks()
-
-
-_greet_notebooks()
+    show_in_notebooks()

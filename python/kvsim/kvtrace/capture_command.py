@@ -93,6 +93,23 @@ def number(kind, low, high=None):
     return parse
 
 
+def add_stored(add, queries: str) -> None:
+    """Options of what of a run is stored; `queries`: those stored without a choice."""
+    add("--layers", type=whole_numbers, metavar="LIST", help="such as 0,5,10-15 (all)")
+    add("--queries", type=query_choice, default=queries, metavar="all|window:M",
+        help=f"every query, or the last M of the prompt and all later ones ({queries})")
+    add("--dtype", choices=("float16", "float32", "bfloat16"), default="float16",
+        help="stored type of q, k, v, wo (float16)")
+
+
+def add_running(add, dtype: str | None = "float32", threads="torch threads, 0 is torch's choice (0)"):
+    """Options of how a model runs. `dtype`: the default; None: that of the capture."""
+    add("--model-dtype", choices=("float32", "bfloat16", "float16"), default=dtype,
+        help=f"type the model computes in ({dtype or 'as in the capture'})")
+    add("--device", default="cpu", help="torch device (cpu)")
+    add("--threads", type=number(int, 0), default=0, help=threads)
+
+
 def parser() -> Parser:
     p = Parser(prog="kvsim capture", description=__doc__, epilog=EXAMPLES,
                formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
@@ -112,13 +129,9 @@ def parser() -> Parser:
     add = p.add_argument_group("what to store").add_argument
     add("-o", "--out", type=Path, metavar="TRACE.h5")
     add("--overwrite", action="store_true", help="replace an existing file")
-    add("--layers", type=whole_numbers, metavar="LIST", help="such as 0,5,10-15 (all)")
-    add("--queries", type=query_choice, default="all", metavar="all|window:M",
-        help="every query, or the last M of the prompt and all later ones (all)")
+    add_stored(add, "all")
     add("--probe", action="append", default=[], metavar="SPEC", dest="probes",
         help="further queries over the prompt's cache, see above; may be given several times")
-    add("--dtype", choices=("float16", "float32", "bfloat16"), default="float16",
-        help="stored type of q, k, v, wo (float16)")
     add("--checks", type=number(int, 1), default=8, metavar="R",
         help="positions whose attention outputs are stored for kvsim verify (8)")
     add = p.add_argument_group("generation").add_argument
@@ -128,10 +141,7 @@ def parser() -> Parser:
     add("--seed", type=number(int, 0), default=0, help="of sampling (0)")
     add("--ignore-end", action="store_true", help="generate T tokens even if the model would stop")
     add = p.add_argument_group("running").add_argument
-    add("--model-dtype", choices=("float32", "bfloat16", "float16"), default="float32",
-        help="type the model computes in (float32)")
-    add("--device", default="cpu", help="torch device (cpu)")
-    add("--threads", type=number(int, 0), default=0, help="torch threads, 0 is torch's choice (0)")
+    add_running(add)
     add("-q", "--quiet", action="store_true", help="no progress, no summary")
     return p
 

@@ -12,10 +12,13 @@ import time
 from pathlib import Path
 
 from ..plain import counted
+from ..program import run as run_program
 from ..program import version
 from ..tool import Parser, add_table, run_tool
-from .capture_command import number, show_progress
+from ..whole import check_target
+from .capture_command import add_running, number, show_progress
 from .errors import EXIT_FAILURE, EXIT_USAGE, CaptureError
+from .live_cache import LiveAttention, LiveCache, Served, find_program
 
 EXAMPLES = """\
 results (LOOP.nc, netCDF-4, dimensions policy, budget, step as in results files)
@@ -75,10 +78,7 @@ def parser() -> Parser:
     add("--overwrite", action="store_true", help="replace an existing file, start anew")
     add("-q", "--quiet", action="store_true", help="no progress, no summary")
     add = p.add_argument_group("running").add_argument
-    add("--model-dtype", choices=("float32", "bfloat16", "float16"),
-        help="type the model computes in (as in the capture)")
-    add("--device", default="cpu", help="torch device (cpu)")
-    add("--threads", type=number(int, 0), default=0, help="torch threads, 0 is torch's choice (0)")
+    add_running(add, None)
     return p
 
 
@@ -117,8 +117,6 @@ def chosen_pairs(args, results) -> tuple[list[int], list[int]]:
 
 def live_attention(args, trace, results, policies: list[int], budgets: list[int]):
     """The program that serves policies which no kept sets describe; None where there is none."""
-    from .live_cache import LiveAttention, Served, find_program
-
     records = [results.policies[p] for p in policies if not results.is_static(p)]
     if not records:
         return None
@@ -148,8 +146,6 @@ def run_batch(loop, batch: list, args, reference) -> list[dict]:
 
 def cache_of(results, live, policy: int, budget: int):
     """Kept sets that the model runs with, or a cache that `live` serves."""
-    from .live_cache import LiveCache
-
     if results.is_static(policy):
         return results.sets(policy, budget)
     names = (results.policies[policy], results.budget_labels[budget])
@@ -188,8 +184,6 @@ def run_pairs(loop, results, pairs: list[tuple[int, int]], journal, args) -> int
 def run(args: argparse.Namespace, command: list[str], loaded=None, first=None, inputs=None) -> None:
     """`loaded`: the model, when somebody holds it already; `first`: the FirstPass of its capture;
     `inputs`: images and sounds beside the trace's prompt, as its capture was given them."""
-    from ..whole import check_target
-
     try:
         import h5netcdf  # noqa: F401
         import xxhash  # noqa: F401
@@ -277,8 +271,6 @@ def run(args: argparse.Namespace, command: list[str], loaded=None, first=None, i
 
 def table_of_losses(args: argparse.Namespace) -> str:
     """Losses of the model, sorted and marked as `kvsim replay` does it: by the program."""
-    from ..program import run as run_program
-
     return run_program(["rank", args.out, f"--table={args.table}"])
 
 

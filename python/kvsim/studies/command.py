@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from ..budgets import budget_text
-from ..kvtrace.capture_command import number, whole_numbers
+from ..kvtrace.capture_command import add_running, number, whole_numbers
 from ..kvtrace.closed_loop_command import positive
 from ..kvtrace.errors import EXIT_USAGE, CaptureError
 from ..plain import counted, printable, printable_lines
@@ -111,10 +111,7 @@ def parser() -> Parser:
     add = p.add_argument_group("running").add_argument
     add("--dtype", choices=("float16", "float32", "bfloat16"), default="float16",
         help="stored type of the traces (float16)")
-    add("--model-dtype", choices=("float32", "bfloat16", "float16"), default="float32",
-        help="type the model computes in (float32)")
-    add("--device", default="cpu", help="torch device (cpu)")
-    add("--threads", type=number(int, 0), default=0, help="0: all cores (0)")
+    add_running(add, threads="0: all cores (0)")
     return p
 
 

@@ -38,7 +38,8 @@ def losses_text(folder: Folder, model: str, losses: pandas.DataFrame, reference:
                 marks: str) -> str:
     """The leaderboard: losses relative to the reference's."""
     board = table.leaderboard(losses, reference)
-    marked = loss_marks(losses, board)
+    held = board.set_index(["policy", "budget"]).held.to_dict()
+    marked = marks_of(losses.assign(kl=losses.kl.clip(lower=table.LEAST)), "kl", "text", held, scale="log")
     there = set(table.competing(board).policy)
     order = sorted(dict.fromkeys(board.policy), key=lambda one: (
         is_hindsight(one), one not in there, board[board.policy == one].relative.mean()))
@@ -59,18 +60,19 @@ def losses_text(folder: Folder, model: str, losses: pandas.DataFrame, reference:
                           if facts.get(one, {}).get("seed") is not None}) or ["0"]))
 
 
-def loss_marks(losses: pandas.DataFrame, board: pandas.DataFrame) -> dict[tuple[str, str], str]:
-    """Of policy and budget, as the program marks losses over texts."""
-    budgets = list(dict.fromkeys(board.budget))
-    contests, names = [], []
-    for budget in budgets:
-        wide = losses[losses.budget == budget].pivot(index="policy", columns="text", values="kl")
-        held = board[board.budget == budget].set_index("policy").held.reindex(wide.index)
-        names.append(list(wide.index))
-        contests.append(ranking.contest(
-            wide.clip(lower=table.LEAST).to_numpy(), units="traces", scale="log", held=held.to_numpy(),
-            unranked=[why_apart(policy, of) for policy, of in held.items()]))
-    return marks_of(budgets, names, ranking.rank(contests))
+def marks_of(rows: pandas.DataFrame, column: str, unit: str, held: Mapping[tuple, float] | None = None,
+             **how: Any) -> dict[tuple[str, str], str]:
+    """Of policy and budget, as the program marks them: by a column of every `unit`, a text or an instance.
+    `held`: what a policy holds over what the budget gives."""
+    wide = {budget: own.pivot(index="policy", columns=unit, values=column)
+            for budget, own in rows.groupby("budget", sort=False)}
+    shares = {budget: [held[policy, budget] if held else 1 for policy in own.index]
+              for budget, own in wide.items()}
+    ranked = ranking.rank([ranking.contest(
+        own.to_numpy(float), units="traces", held=shares[budget] if held else (),
+        unranked=list(map(why_apart, own.index, shares[budget])), **how) for budget, own in wide.items()])
+    return {(policy, budget): row["mark"] for (budget, own), contest in zip(wide.items(), ranked)
+            for policy, row in zip(own.index, contest["rows"])}
 
 
 def why_apart(policy: str, held: float) -> int:
@@ -80,12 +82,6 @@ def why_apart(policy: str, held: float) -> int:
     return {">": ranking.HOLDS_MORE, "<": ranking.HOLDS_LESS}.get(table.off_budget(held), ranking.RANKED)
 
 
-def marks_of(budgets: list[str], names: list[list[str]], ranked: list[dict]) -> dict:
-    return {(policy, budget): row["mark"]
-            for budget, policies, contest in zip(budgets, names, ranked)
-            for policy, row in zip(policies, contest["rows"])}
-
-
 def accuracy_text(folder: Folder, model: str, answered: pandas.DataFrame, form: str,
                   marks: str) -> str:
     """How often answers stay right, all tasks together."""
@@ -93,18 +89,11 @@ def accuracy_text(folder: Folder, model: str, answered: pandas.DataFrame, form: 
     right = right[(right.task == task_table.ALL) & (right.question == task_table.ALL)]
     named = answered.assign(instance=answered.task + " " + answered.question + " "
                             + answered.number.astype(str))
-    budgets, names, contests = list(dict.fromkeys(right.budget)), [], []
-    for budget in budgets:
-        wide = named[named.budget == budget].pivot(index="policy", columns="instance", values="right")
-        names.append(list(wide.index))
-        contests.append(ranking.contest(
-            wide.to_numpy(float), units="traces", scale="share", more_is_better=True,
-            unranked=[why_apart(one, 1) for one in wide.index]))
     asked = named.drop_duplicates("instance")
     return grid(
         right, best_first(right, "accuracy"), form=form,
         cell=lambda one: f"{one.accuracy:.2f}" + interval(one.low, one.high, "{:.2f}".format),
-        marked=marks_of(budgets, names, ranking.rank(contests)),
+        marked=marks_of(named, "right", "instance", scale="share", more_is_better=True),
         title=f"Right answers of {model}, of those that the full cache gives right, all tasks "
               "[95 % interval]",
         notes=[f"{marks} (95 % interval over instances)"],
