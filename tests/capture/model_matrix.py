@@ -71,10 +71,26 @@ def quiet():
     return transformers.__version__, tiny_models.make_tokenizer()
 
 
+# Of reasons: names of classes and modules, numbers, and what else differs from family to family.
+ITS_OWN = ((r"the trace: policy \S+ moves positions: found (.*), expected a trace with rope/inv_freq", r"\1"),
+           (r"\blayer \d+( of \w+)?: (?=\S)", ""), (r"^[\w.]+ \(\w+\):? (?!\S+ goes?)", ""),
+           (r"\b\w+(ForCausalLM|LMHeadModel|WithLMHead|ForConditionalGeneration|Decoder): ", ""),
+           (r"\b\w+(ForCausalLM|LMHeadModel|ForConditionalGeneration) rotates", "it rotates"),
+           (r"(listened to: )[\w, ]+ goe?s? past", r"\1it goes past"), (r"[\w.]+ is one of", "one of"),
+           (r"has \d+ attentions, .*;", "has several attentions;"),
+           (r" (by|moved by) [\d.e+-]+(?= \(|$|,)", ""), (r"positions moved by \d+", "other positions"),
+           (r", which a trace cannot describe$", ""), (r" \(tolerance [^)]*\)", ""),
+           (r"shapes \{.*\}, but earlier layers have \{.*\};", "layers of several shapes;"),
+           (r"model\.layers\.\d+\.\w+\.(\w+) is given", r"\1 is given"),
+           (r"its last \d+ layers", "its last layers"), (r": they differ$", ""),
+           (r"^has ", "its attention has "), (r"(heads put out) differs$", r"\1"),
+           (r"layers [\d, ]+ left out: \w+(; layers [\d, ]+ left out: \w+)*", "layers that are no attention are left out"))
+
+
 def short(why: str) -> str:
-    """A reason without what every cell would repeat, fit for a cell of a table."""
-    why = re.sub(r"the trace: policy \S+ moves positions: found (.*), expected a trace with "
-                 r"rope/inv_freq", r"\1", why)
+    """A reason without what differs from family to family, fit for a cell of a table."""
+    for own, common in ITS_OWN:
+        why = re.sub(own, common, why)
     return re.sub(r"\s+", " ", why).replace("|", "/")[:240]
 
 
