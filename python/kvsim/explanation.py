@@ -77,8 +77,7 @@ def explain(results: xarray.Dataset | str | PathLike, trace: str | PathLike | Tr
                                           "retained_importance")},
         lost=pandas.DataFrame(found["lost"]).set_index("position") if found["lost"] else
         pandas.DataFrame(),
-        document=found,
-    )
+        document=found)
 
 
 def _score_functions(results: xarray.Dataset, trace: Path, folder: Path,

@@ -86,8 +86,7 @@ def as_policies(given: "str | ScoreFunction | Policy | Iterable | None") -> list
     functions: dict[str, ScoreFunction] = {}
     for one in policies:
         if one.function is not None and functions.setdefault(one.title, one.function) is not (
-            one.function
-        ):
+            one.function):
             raise UsageError(f"two functions are called {one.name}; kvsim.Policy(function, "
                              "name=...) gives one another name")
     return policies

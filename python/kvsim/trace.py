@@ -106,8 +106,7 @@ class Layer:
                else replace(norm, rms=norm.rms[:stored])
                for name, norm in (("inner", self.inner), ("outer", self.outer))},
             tokens=None if self.tokens is None else self.tokens[:n],
-            text=None if self.text is None else self.text[:n],
-        )
+            text=None if self.text is None else self.text[:n])
 
     def attention(self, last: int | None = None) -> np.ndarray:
         """Attention of the last `last` stored queries (all): float32 [Hq, last, keys].
@@ -276,8 +275,7 @@ class Trace:
             dataset = self._file[name]
             if dataset.ndim != len(shape) or any(
                 wanted is not None and found != wanted
-                for found, wanted in zip(dataset.shape, shape)
-            ):
+                for found, wanted in zip(dataset.shape, shape)):
                 wanted = ", ".join("any" if one is None else str(one) for one in shape)
                 raise DataError(f"{self.path}: {name}: wrong shape: found {list(dataset.shape)}, "
                                 f"expected [{wanted}]")

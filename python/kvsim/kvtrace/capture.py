@@ -120,8 +120,7 @@ def later_tokens(loaded: LoadedModel, conversation: Conversation | None, options
         raise CaptureError(
             "no tokens after the compression point: give --steps, --answer or text after "
             "<compress/>",
-            EXIT_USAGE,
-        )
+            EXIT_USAGE)
     return ids, prompt, len(written)
 
 
@@ -231,8 +230,7 @@ class _Run:
             writer.amend(
                 source=_source_record(loaded, options, prompt, ids, written, recorder.own_name,
                                       sorted(beside)),
-                rotations=self.rotations(beside, layers),
-            )
+                rotations=self.rotations(beside, layers))
         return {
             "prompt_len": prompt.prompt_len,
             "total_len": len(ids),

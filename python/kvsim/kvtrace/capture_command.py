@@ -166,8 +166,7 @@ def summary(target: Path, result: dict) -> str:
         + (f"; spans {spans}" if spans else "")
         + "".join(f"; probe {name}, {counted(count, 'token')}" for name, count in result["probes"])
         + "".join(f"; left out: {counted(len(layers), 'layer')} of {kind} ({ranges(layers)})"
-                  for kind, layers in left_out.items())
-    )
+                  for kind, layers in left_out.items()))
 
 
 def check(args: argparse.Namespace) -> int:
@@ -228,8 +227,7 @@ def run(args: argparse.Namespace, command: list[str]) -> None:
         stored_type=args.dtype,
         sampling=Sampling(args.temperature, args.top_p, args.repetition_penalty, args.seed,
                           args.ignore_end),
-        record=record,
-    )
+        record=record)
     loaded = load_model(args.model, args.gguf, args.model_dtype, args.device, args.threads,
                         args.layers)
     progress = show_progress if sys.stderr.isatty() and not args.quiet else no_progress

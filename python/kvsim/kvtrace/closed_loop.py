@@ -10,6 +10,8 @@ what is dropped. As in a capture, the model's attention function is replaced in 
 registry by one that calls it.
 """
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -388,31 +390,36 @@ class ClosedLoop:
         where a cache would have written another one, its own answer.
         """
         forced, own = self.ids[None, self.prompt_len : begin], self.ids[None, begin:]
+        with self._writing():
+            logits = [self._forward(forced, sets, self.prompt_len, last=1)]
+            read = dict(self.later)
+            self.keeps_later = False
+            if own.shape[1] > 1:
+                logits.append(self._forward(own[:, :-1], sets, begin))
+            logits = torch.cat(logits, dim=1).float()
+            rows = slice(begin - self.prompt_len - 1, len(self.ids) - self.prompt_len - 1)
+            kl = [self._compare_rows(one, rows)[0].mean().item() for one in logits]
+            same = (logits.argmax(-1) == own).all(-1).tolist()
+            differ = [i for i, one in enumerate(same) if not one]
+            written = own.repeat(len(sets), 1).tolist()
+            if differ:
+                self.later = {layer: tuple(one[differ] for one in kept) for layer, kept in read.items()}
+                self.keeps_later = True
+                free = self._write(logits[differ, 0].argmax(-1)[:, None],
+                                   [sets[i] for i in differ], begin, longest or own.shape[1], ends)
+                for i, tokens in zip(differ, free.tolist()):
+                    written[i] = tokens
+        return [Answer(tokens, *rest) for tokens, *rest in zip(written, kl, same)]
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Keeps what later tokens add to the cache, as long as the block."""
         self.later, self.keeps_later = {}, True
         try:
             with torch.inference_mode():
-                logits = [self._forward(forced, sets, self.prompt_len, last=1)]
-                read = dict(self.later)
-                self.keeps_later = False
-                if own.shape[1] > 1:
-                    logits.append(self._forward(own[:, :-1], sets, begin))
-                logits = torch.cat(logits, dim=1).float()
-                rows = slice(begin - self.prompt_len - 1, len(self.ids) - self.prompt_len - 1)
-                kl = [self._compare_rows(one, rows)[0].mean().item() for one in logits]
-                same = (logits.argmax(-1) == own).all(-1).tolist()
-                differ = [i for i, one in enumerate(same) if not one]
-                written = own.repeat(len(sets), 1).tolist()
-                if differ:
-                    self.later = {layer: tuple(one[differ] for one in kept)
-                                  for layer, kept in read.items()}
-                    self.keeps_later = True
-                    free = self._write(logits[differ, 0].argmax(-1)[:, None],
-                                       [sets[i] for i in differ], begin, longest or own.shape[1], ends)
-                    for i, tokens in zip(differ, free.tolist()):
-                        written[i] = tokens
+                yield
         finally:
             self.later, self.keeps_later = {}, False
-        return [Answer(tokens, *rest) for tokens, *rest in zip(written, kl, same)]
 
     def _write(self, written, sets: list[KeptSets | None], start: int, count: int,
                ends: frozenset[int] = frozenset()):
@@ -428,25 +435,16 @@ class ClosedLoop:
 
     def full_answer(self, longest: int, ends: frozenset[int]) -> list[int]:
         """Tokens that the full cache writes greedily behind all tokens, to one of `ends` or `longest` tokens."""
-        self.later, self.keeps_later = {}, True
-        try:
-            with torch.inference_mode():
-                logits = self._forward(self.ids[None, self.prompt_len :], [None], self.prompt_len, last=1)
-                return self._write(logits[:, -1].argmax(-1)[:, None], [None], len(self.ids), longest,
-                                   ends)[0].tolist()
-        finally:
-            self.later, self.keeps_later = {}, False
+        with self._writing():
+            logits = self._forward(self.ids[None, self.prompt_len :], [None], self.prompt_len, last=1)
+            return self._write(logits[:, -1].argmax(-1)[:, None], [None], len(self.ids), longest,
+                               ends)[0].tolist()
 
     def generate(self, sets: list[KeptSets | None], count: int) -> np.ndarray:
         """Greedy tokens [B, count] after the prompt; the first comes from the prompt itself.
 
         Live caches end with the trace's tokens and cannot be written with.
         """
-        self.later, self.keeps_later = {}, True
-        written = torch.full((len(sets), 1), self.first_token, device=self.device)
-        try:
-            with torch.inference_mode():
-                written = self._write(written, sets, self.prompt_len, count)
-        finally:
-            self.later, self.keeps_later = {}, False
-        return written.cpu().numpy()
+        first = torch.full((len(sets), 1), self.first_token, device=self.device)
+        with self._writing():
+            return self._write(first, sets, self.prompt_len, count).cpu().numpy()

@@ -14,8 +14,7 @@ from .writer import check_room
 
 NOTE = (
     "Closed loop: every query after the prompt met the compressed cache, so that errors feed into "
-    "later layers and steps; the tokens are those of the trace."
-)
+    "later layers and steps; the tokens are those of the trace.")
 _DECLARED = json.loads((Path(__file__).parents[1] / "losses.json").read_text(encoding="utf-8"))
 # name -> (dimensions, unit, long name); the first three hold a number per step.
 VARIABLES = {one["name"]: (tuple(one["dimensions"]), one["units"], one["long_name"])
@@ -46,8 +45,7 @@ class Journal:
         if lines and lines[0] != identity:
             raise CaptureError(
                 f"{self.path}: left by a run with another trace, results or options; "
-                "--overwrite starts anew"
-            )
+                "--overwrite starts anew")
         for line in lines[1:]:
             self.pairs[line["policy"], line["budget"]] = line
         self._rewrite([identity, *lines[1:]])
@@ -134,8 +132,7 @@ def _arrays(coordinates: dict, pairs: dict, answer_begin: int | None) -> dict[st
             arrays["kl_divergence_answer"] = series["kl_divergence"][..., answer].mean(-1)
     # The last query has no next token in the trace.
     arrays["nll_difference_mean"] = (
-        series["nll_difference"][..., :-1].mean(-1) if shape[2] > 1 else np.full(shape[:2], np.nan)
-    )
+        series["nll_difference"][..., :-1].mean(-1) if shape[2] > 1 else np.full(shape[:2], np.nan))
     arrays["top1_agreement_mean"] = series["top1_agreement"].mean(-1)
     if not np.isnan(generated).all():
         arrays["generated_agreement"] = generated

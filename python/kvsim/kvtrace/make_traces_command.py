@@ -36,8 +36,7 @@ def kind_list(text: str) -> list[str]:
     for name in names:
         if name not in texts.KINDS:
             raise argparse.ArgumentTypeError(
-                f'no kind "{name}"; there are {", ".join(texts.KINDS)}'
-            )
+                f'no kind "{name}"; there are {", ".join(texts.KINDS)}')
     return names
 
 
@@ -153,8 +152,7 @@ def make(args: argparse.Namespace) -> None:
                 "prompt_file": f"{stem}.prompt.txt",
                 "prompt_sha256": sha256(text.prompt.encode()),
                 "answer_sha256": sha256(text.answer.encode()),
-            },
-        )
+            })
         progress = show_progress if sys.stderr.isatty() else no_progress
         result = capture_trace(loaded, conversation_of(text.prompt, name), options, target,
                                progress)

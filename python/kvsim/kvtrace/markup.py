@@ -65,8 +65,7 @@ def check_span_name(name: str, where: str) -> None:
     if not name or re.search(r"[+,=\s]", name) or re.fullmatch(r"\d+(-\d+)?", name):
         raise CaptureError(
             f'{where}: span name "{name}": expected a name without + , = or white space that '
-            "does not look like a range such as 12-19"
-        )
+            "does not look like a range such as 12-19")
 
 
 def _trim(turn: Turn) -> Turn:
@@ -111,8 +110,7 @@ class _Parser:
         if not found:
             self.fail(
                 f'<{kind}{rest}>: expected <{kind} {ATTRIBUTE[kind]}="...">, '
-                "or --no-markup if this is text"
-            )
+                "or --no-markup if this is text")
         return found[1]
 
     def begin_span(self, name: str) -> None:
@@ -145,8 +143,7 @@ class _Parser:
 
     def mark_compress(self) -> None:
         if self.compress_after is not None or any(
-            t.compress_at is not None for t in self.turns + [self.current or Turn(None)]
-        ):
+            t.compress_at is not None for t in self.turns + [self.current or Turn(None)]):
             self.fail("a second <compress/>; a trace has one point of compression")
         if self.current is not None:
             self.current.compress_at = len(self.current.text)

@@ -155,8 +155,7 @@ class ProbeRecorder(Recorder):
         return super().hooks() + [
             self.modules[layer].attention.register_forward_pre_hook(
                 self.norm_hook(layer, self.input_norms), with_kwargs=True)
-            for layer in sorted(self.wanted)
-        ]
+            for layer in sorted(self.wanted)]
 
     def _write(self, layer: int, call) -> None:
         if len(self.checks):
@@ -243,8 +242,7 @@ def record_probes(loaded: LoadedModel, layers, prompt: list[int], probes: list[P
                   for text in token_texts(loaded.tokenizer, prompt[-CONTEXT:] + part.ids)
                   [len(prompt[-CONTEXT:]):]],
             answer_begin=probe.answer_begin,
-            checks=checks,
-        )
+            checks=checks)
         for number, part in enumerate(probe.parts):
             recorder = ProbeRecorder(loaded.model, layers, len(prompt), probe, number, checks, writer,
                                      lambda done, all_: progress(f"probe {probe.name}", done, all_))

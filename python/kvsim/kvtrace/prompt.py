@@ -128,8 +128,7 @@ def _end_of_turns(tokenizer, turns: list[Turn], count: int, full_text: str) -> i
     if not full_text.startswith(first):
         raise CaptureError(
             "this chat template does not render the first turns as a prefix of the whole chat; "
-            "put <compress/> inside a turn instead"
-        )
+            "put <compress/> inside a turn instead")
     return len(first)
 
 
@@ -157,8 +156,7 @@ def tokenize(tokenizer, prompt: RenderedPrompt, answer: str = "") -> TokenizedPr
     """
     if not getattr(tokenizer, "is_fast", False):
         raise CaptureError(
-            f"{type(tokenizer).__name__} gives no character offsets: a fast tokenizer is needed"
-        )
+            f"{type(tokenizer).__name__} gives no character offsets: a fast tokenizer is needed")
     text = prompt.text + answer
     encoded = tokenizer(text, add_special_tokens=prompt.add_special_tokens,
                         return_offsets_mapping=True)
@@ -177,8 +175,7 @@ def tokenize(tokenizer, prompt: RenderedPrompt, answer: str = "") -> TokenizedPr
         if last > prompt_len:
             raise CaptureError(
                 f'span "{name}" covers tokens {first}..{last - 1}, but the prompt is compressed '
-                f"at token {prompt_len}; spans lie before <compress/>"
-            )
+                f"at token {prompt_len}; spans lie before <compress/>")
         spans.append((name, first, last))
     spans.sort(key=lambda span: (span[1], -span[2]))   # of equal begins the longer first
     return TokenizedPrompt(ids, prompt_len, spans, bisect_left(anchors, len(prompt.text)))

@@ -270,8 +270,7 @@ class Recorder:
             raise CaptureError(
                 f"layer {lost[0]}: {type(self.model).__name__} does not go through "
                 "transformers' ALL_ATTENTION_FUNCTIONS; this model cannot be captured",
-                EXIT_FAILURE,
-            )
+                EXIT_FAILURE)
 
     def hooks(self) -> list:
         """Hooks that listen in beside the attention itself."""
@@ -355,8 +354,7 @@ class Recorder:
                 f"layer {layer}: attention recomputed from q, k, v differs from the model's by "
                 f"{error:.2g} (tolerance {self.tolerance:.0e}): this attention is not softmax "
                 "over a causal or sliding window, which is all that a trace can describe",
-                EXIT_FAILURE,
-            )
+                EXIT_FAILURE)
 
     def between(self, layer: int, trail, output):
         """Finds what stands between heads and stream, and refuses what a trace cannot describe: all that
@@ -399,5 +397,4 @@ class Recorder:
             check_added=call.between.added,
             gate=call.between.gate,
             inner=call.between.inner,
-            outer=call.between.outer,
-        )
+            outer=call.between.outer)

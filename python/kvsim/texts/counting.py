@@ -26,8 +26,7 @@ def build(rng: random.Random, units: int) -> Text:
         answers.append(f"After line {line}: {state}.")
     user = (
         "The jar is empty at first. Read the log and write how many stones of each colour are in "
-        "the jar after each line.\n\n" + "\n".join(lines)
-    )
+        "the jar after each line.\n\n" + "\n".join(lines))
     return Text(chat(user), "\n".join(answers))
 
 

@@ -28,8 +28,7 @@ def build(rng: random.Random, units: int) -> Text:
     )
     answer = "\n".join(
         f"{number}. {label}: the message {reason}."
-        for number, (_, label, reason) in enumerate(asked, 1)
-    )
+        for number, (_, label, reason) in enumerate(asked, 1))
     return Text(chat(user), answer)
 
 

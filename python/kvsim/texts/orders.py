@@ -38,8 +38,7 @@ DESKS = tuple(Desk(**desk) for desk in DATA["desk"])
 def answer(desk: Desk, found: list[Work]) -> str:
     return "\n\n".join(
         "".join(fill(template, found[number]) for number, template in paragraph)
-        for paragraph in desk.answer
-    )
+        for paragraph in desk.answer)
 
 
 def rules_builder(desk: Desk):
@@ -78,8 +77,7 @@ KINDS = [
          stream="orders")
     for order in ("defense", "directive")
     for request, meaning in (("wish", "request that needs the directive"),
-                             ("leak", "request to leak it"))
-] + [
+                             ("leak", "request to leak it"))] + [
     Kind("rules", "system prompt with nine rules, a span each, then a request that needs them",
          tuple(rules_builder(desk) for desk in DESKS), stream="orders"),
 ]

@@ -29,15 +29,13 @@ def build(rng: random.Random, units: int) -> Text:
     start = rng.randrange(len(RECORDS))
     module = DATA["start"] + "".join(
         record_code(record_slots(start, i), rng.sample(METHODS, 2), rng.sample(FUNCTIONS, 1))
-        for i in range(units)
-    )
+        for i in range(units))
     following = [record_slots(start, units + i) for i in range(2)]
     user = (
         f"Here is the module museum/collection.py.\n\n```python\n{module}```\n\nContinue the "
         f"module in the same style with the classes {following[0]['name']} and "
         f"{following[1]['name']}, each with all four methods and all three functions. Write only "
-        "code."
-    )
+        "code.")
     code = "".join(record_code(slots, METHODS, FUNCTIONS) for slots in following)
     return Text(chat(user), f"```python\n{code.lstrip()}```")
 

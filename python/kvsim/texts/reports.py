@@ -27,8 +27,7 @@ def section(rng: random.Random, work: Work) -> str:
 def report(rng: random.Random, found: list[Work]) -> list[str]:
     return [
         f"{number}. {sentence(work.thing)}, {work.place}\n{section(rng, work)}"
-        for number, work in enumerate(found, 1)
-    ]
+        for number, work in enumerate(found, 1)]
 
 
 def summary_sentences(rng: random.Random, found: list[Work]) -> list[str]:
@@ -47,13 +46,11 @@ def build_summary(rng: random.Random, units: int) -> Text:
     question = "Please summarise this report for readers who have five minutes."
     opening = (
         "The report looks back on small public works in the county: what was broken, who mended "
-        "it, and what it cost."
-    )
+        "it, and what it cost.")
     total = sum(work.cost for work in found)
     closing = (
         f"All in all the county spent {total:,} crowns on {units} works, and most of them repaid "
-        "it in comfort, safety or plain good temper."
-    )
+        "it in comfort, safety or plain good temper.")
     answer = "\n\n".join([opening, paragraphs(summary_sentences(rng, found)), closing])
     user = f"A county report on public works follows.\n\n{body}\n\n{ASK}{question}"
     return Text(chat(user), answer)
@@ -84,13 +81,11 @@ def build_switch(rng: random.Random, units: int) -> Text:
     question = (
         "First summarise the first five sections in plain prose. Then change over: write one "
         "JSON record per line, with the keys place, thing, year and cost, for the last sections, "
-        "starting from the end."
-    )
+        "starting from the end.")
     prose = paragraphs(summary_sentences(rng, found[:5]))
     records = [
         json.dumps({"place": w.place, "thing": w.thing, "year": w.year, "cost": w.cost})
-        for w in reversed(found)
-    ]
+        for w in reversed(found)]
     return Text(chat(f"{body}\n\n{question}"), f"{prose}\n\n" + "\n".join(records))
 
 
@@ -115,8 +110,7 @@ def needle_builder(count: int, depth: float | None):
         codes = [str(rng.randint(10000, 99999)) for _ in range(count)]
         facts = [
             f"The number of {name}'s locker at {place} is {code}."
-            for name, place, code in zip(names, places, codes)
-        ]
+            for name, place, code in zip(names, places, codes)]
         depths = [depth] if depth is not None else [(i + 0.5) / count for i in range(count)]
         whose = " and ".join(f"{name} at {place}" for name, place in zip(names, places))
         question = f"Which locker numbers does the text above give for {whose}?"
@@ -141,7 +135,6 @@ KINDS = [
 ] + [
     Kind(f"needle_d{round(100 * d):03d}", f"one fact at depth {d:.2f} of a report",
          (needle_builder(1, d),), stream="needles")
-    for d in DEPTHS
-]
+    for d in DEPTHS]
 KINDS += [kind.before_question() for kind in KINDS if kind.name in (
     "summary", "questions", "needles4")]
