@@ -188,8 +188,7 @@ def of_study(path: Path, args: argparse.Namespace) -> str:
 
 
 def parser() -> Parser:
-    p = Parser(prog="kvsim card", description=__doc__, epilog=EXAMPLES,
-               formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    p = Parser(prog="kvsim card", description=__doc__, epilog=EXAMPLES)
     p.add_argument("path", type=Path, metavar="TRACE|FOLDER|STUDY")
     p.add_argument("--license", required=True, metavar="ID",
                    help="of the files, as data hubs name it, such as cc-by-4.0 or other")

@@ -1,6 +1,5 @@
 """`kvsim compare A B RESULTS...`."""
 
-import argparse
 import sys
 from pathlib import Path
 
@@ -25,8 +24,7 @@ COLUMNS = {"measure": "measure", "budget": "budget", "a": "A", "b": "B", "by": "
 
 def parser() -> Parser:
     p = Parser(prog="kvsim compare", description="How two policies differ, paired, with intervals.",
-               epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter,
-               allow_abbrev=False)
+               epilog=EXAMPLES)
     p.add_argument("a", metavar="A", help="a policy, as the files name it")
     p.add_argument("b", metavar="B", help="the policy that it is compared with")
     p.add_argument("results", nargs="+", type=Path, metavar="RESULTS.nc",

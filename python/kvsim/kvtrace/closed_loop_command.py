@@ -53,8 +53,7 @@ def positive(text: str) -> float:
 
 
 def parser() -> Parser:
-    p = Parser(prog="kvsim closed-loop", description=__doc__, epilog=EXAMPLES,
-               formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    p = Parser(prog="kvsim closed-loop", description=__doc__, epilog=EXAMPLES)
     p.set_defaults(show=None)   # how callers from Python are told of progress
     add = p.add_argument_group("what to run").add_argument
     add("trace", type=Path, metavar="TRACE.h5", nargs="?",

@@ -41,8 +41,7 @@ def kind_list(text: str) -> list[str]:
 
 
 def parser() -> Parser:
-    p = Parser(prog="kvsim make-traces", description=__doc__, epilog=EXAMPLES,
-               formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    p = Parser(prog="kvsim make-traces", description=__doc__, epilog=EXAMPLES)
     add = p.add_argument
     add("-o", "--out", type=Path, metavar="DIR", help="folder for the traces; made if missing")
     add("--list", action="store_true", help="print the kinds of text and stop")

@@ -43,8 +43,7 @@ def parse(arguments, titles):
     parser = Parser(prog="kvsim plot", description=(
                         "Draws the figures of results files: PDF and PNG per figure, a folder per file when there\n"
                         "are several. Also what `kvsim theory --json` and `kvsim explain --json` print (FILE.json)."),
-                    epilog=f"figures:\n{listing}\n{EXAMPLES}",
-                    formatter_class=argparse.RawDescriptionHelpFormatter)
+                    epilog=f"figures:\n{listing}\n{EXAMPLES}")
     parser.add_argument("results", nargs="+", metavar="RESULTS.nc", type=Path)
     parser.add_argument("-o", "--out", required=True, metavar="DIR", type=Path,
                         help="folder of the figures, made when absent")

@@ -19,8 +19,7 @@ Examples:
 
 
 def parser() -> Parser:
-    p = Parser(prog="kvsim search", description=ABOUT, epilog=EXAMPLES,
-               formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = Parser(prog="kvsim search", description=ABOUT, epilog=EXAMPLES)
     add = p.add_argument
     add("config", metavar="SEARCH.toml", help="the search")
     add("-o", "--out", metavar="STUDY", required=True, help="folder of the study, made when absent")

@@ -61,8 +61,7 @@ def share(text: str) -> float:
 
 
 def parser() -> Parser:
-    p = Parser(prog="kvsim study", description=__doc__, epilog=EXAMPLES,
-               formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    p = Parser(prog="kvsim study", description=__doc__, epilog=EXAMPLES)
     add = p.add_argument_group("what to study").add_argument
     add("--model", metavar="NAME|FOLDER", help="as for kvsim capture")
     add("--gguf", metavar="FILE", help="the GGUF file inside that folder or repository")
@@ -116,7 +115,7 @@ def parser() -> Parser:
 
 
 def merge_parser() -> Parser:
-    p = Parser(prog="kvsim study merge", allow_abbrev=False,
+    p = Parser(prog="kvsim study merge",
                description="One study of several, with a page of its own: other texts, policies or "
                            "models, the same budgets and lengths.")
     p.add_argument("studies", nargs="+", type=Path, metavar="DIR")
@@ -129,7 +128,7 @@ def merge_parser() -> Parser:
 
 
 def tables_parser() -> Parser:
-    p = Parser(prog="kvsim study tables", allow_abbrev=False,
+    p = Parser(prog="kvsim study tables",
                description="The tables of a study that is there, to read or to paste.")
     p.add_argument("out", type=Path, metavar="DIR")
     p.add_argument("--reference", metavar="RECORD", help="losses are relative to it (kvzip, else snapkv)")

@@ -28,8 +28,7 @@ Examples:
 
 
 def parse(arguments):
-    parser = Parser(prog="kvsim report", epilog=EXAMPLES,
-                    formatter_class=argparse.RawDescriptionHelpFormatter, description="""\
+    parser = Parser(prog="kvsim report", epilog=EXAMPLES, description="""\
 Writes one HTML file that opens in any browser, without a network: policies by budget, the prompt
 coloured by what was kept, steps, layers and heads, spans, and the record. From the trace that the
 results name come texts, what the worst steps looked for, and kept sets where the results lack them
