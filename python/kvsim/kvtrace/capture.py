@@ -17,7 +17,7 @@ from .probes import make_probes, record_probes
 from .prompt import TokenizedPrompt, render, token_texts, tokenize
 from .record import FirstPass, OtherAttention, Recorder, choose_attention
 from .rope import Rotations, find_rotations, own_positions
-from .writer import TraceWriter
+from .writer import TraceWriter, spread
 
 DEFAULT_STEPS = 128
 LATENT = ("kv_lora_rank", "qk_rope_head_dim")   # of an attention, in every family that has them
@@ -62,12 +62,6 @@ def ranges(numbers: list[int]) -> str:
         else:
             runs.append([one])
     return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}..{run[-1]}" for run in runs)
-
-
-def spread(positions: np.ndarray, count: int) -> np.ndarray:
-    """`count` of the positions, evenly spread, the last among them."""
-    count = min(count, len(positions))
-    return positions[np.arange(1, count + 1) * len(positions) // count - 1]
 
 
 def latent_size(attentions: Iterable) -> int | None:

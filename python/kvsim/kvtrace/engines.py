@@ -8,9 +8,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from .capture import spread
 from .errors import EXIT_USAGE, CaptureError
-from .writer import TraceWriter
+from .writer import TraceWriter, spread
 
 NPZ = re.compile(r"layer-(\d+)\.npz")
 RAW = re.compile(r"Qcur-(\d+)\.f32")

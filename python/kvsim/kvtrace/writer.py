@@ -29,6 +29,12 @@ def bfloat16_bits(values: np.ndarray) -> np.ndarray:
     return ((bits + rounding) >> np.uint32(16)).astype(np.uint16)
 
 
+def spread(positions: np.ndarray, count: int) -> np.ndarray:
+    """`count` of the positions, evenly spread, the last among them."""
+    count = min(count, len(positions))
+    return positions[np.arange(1, count + 1) * len(positions) // count - 1]
+
+
 def check_room(path: Path, size: int) -> None:
     """HDF5 cannot close a file whose disk is full: so nothing is written that does not fit."""
     disk = os.statvfs(path.parent)
