@@ -18,7 +18,6 @@ from ..tool import Parser, add_table, run_tool
 from ..whole import check_target
 from .capture_command import add_running, number, show_progress
 from .errors import EXIT_FAILURE, EXIT_USAGE, CaptureError
-from .live_cache import LiveAttention, LiveCache, Served, find_program
 
 EXAMPLES = """\
 results (LOOP.nc, netCDF-4, dimensions policy, budget, step as in results files)
@@ -116,6 +115,8 @@ def chosen_pairs(args, results) -> tuple[list[int], list[int]]:
 
 def live_attention(args, trace, results, policies: list[int], budgets: list[int]):
     """The program that serves policies which no kept sets describe; None where there is none."""
+    from .live_cache import LiveAttention, Served, find_program
+
     records = [results.policies[p] for p in policies if not results.is_static(p)]
     if not records:
         return None
@@ -145,6 +146,8 @@ def run_batch(loop, batch: list, args, reference) -> list[dict]:
 
 def cache_of(results, live, policy: int, budget: int):
     """Kept sets that the model runs with, or a cache that `live` serves."""
+    from .live_cache import LiveCache
+
     if results.is_static(policy):
         return results.sets(policy, budget)
     names = (results.policies[policy], results.budget_labels[budget])
