@@ -16,7 +16,7 @@ from kvsim.tool import Parser
 
 class Options(unittest.TestCase):
     def setUp(self):
-        self.parser = Parser(prog="kvsim tell", allow_abbrev=False)
+        self.parser = Parser(prog="kvsim tell")
         self.parser.add_argument("words", nargs="*")
         self.parser.add_argument("-o", "--out")
         self.parser.add_argument("-q", action="store_true")
