@@ -63,11 +63,11 @@ class RehearsalPress(BasePress):
         # kvpress leaves sliding layers of Gemma3 alone.
         gemma = type(model).__name__.startswith("Gemma3")
         self._last = max(i for i, kind in enumerate(kinds)
-                         if not (gemma and kind == "sliding_attention"))  # fmt: skip
+                         if not (gemma and kind == "sliding_attention"))
         self._scored = []
 
     def score(self, module: nn.Module, hidden_states: torch.Tensor, keys: torch.Tensor,
-              values: torch.Tensor) -> torch.Tensor:  # fmt: skip
+              values: torch.Tensor) -> torch.Tensor:
         """Scores [batch, KV heads, n]."""
         batch, kv_heads, n, head_dim = keys.shape
         count = min(self.n_queries, n)
@@ -80,7 +80,7 @@ class RehearsalPress(BasePress):
             """[batch, KV heads, group, queries, n] of queries rotated to `positions`."""
             cos, sin = (part.unsqueeze(1) for part in module.rotary_emb(queries, positions[None]))
             rotated = (queries * cos + rotate_half(queries) * sin).view(
-                batch, kv_heads, -1, count, head_dim)  # fmt: skip
+                batch, kv_heads, -1, count, head_dim)
             return (rotated @ keys.unsqueeze(2).transpose(-1, -2)).float() * scale
 
         moved, own = logits(n + place), logits(stood)

@@ -101,13 +101,9 @@ def described(policy: Policy) -> dict:
     return {"needs": found["preset"]["needs"], "cells": cells}
 
 
-def score_files(
-    policies: Sequence[Policy],
-    trace: Trace,
-    folder: str | PathLike,
-    layers: Sequence[int] | None = None,
-    progress: Callable[[float, str], None] | None = None,
-) -> None:
+def score_files(policies: Sequence[Policy], trace: Trace, folder: str | PathLike,
+                layers: Sequence[int] | None = None,
+                progress: Callable[[float, str], None] | None = None) -> None:
     """Scores every function among `policies`, those of files, too, on a trace: into the folder where
     the program finds them (its option --scores)."""
     functions: dict[str, ScoreFunction] = {}

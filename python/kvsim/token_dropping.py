@@ -13,7 +13,7 @@ from .api import PolicyLike
 from .errors import UsageError
 from .kvtrace.engines import NO_EXTRAS, said_of
 from .kvtrace.kept_sets import PLAIN_STAGES, ResultsFile
-from .kvtrace.rope import Rotation, Rotations
+from .kvtrace.rotations import Rotation, Rotations
 from .kvtrace.writer import STORED_TYPES, TraceWriter, as_array
 from .policy import Policy, as_policies, described, score_files
 from .program import call, exchange, options, run
@@ -106,7 +106,7 @@ class TokenDropper:
 
     def _sets(self, kv: Any, queries: Any, positions: Sequence[int], ids: Sequence[int],
               shares: Sequence[float], wo: np.random.Generator | None = None,
-              later: np.random.Generator | None = None) -> list[dict[int, np.ndarray]]:  # fmt: skip
+              later: np.random.Generator | None = None) -> list[dict[int, np.ndarray]]:
         """By share the entries that the policy keeps, as :class:`KeptSets` has them."""
         with exchange() as folder:
             path, target = Path(folder) / "prompt.h5", Path(folder) / "kept.nc"

