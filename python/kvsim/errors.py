@@ -1,7 +1,9 @@
 """Mistakes as exceptions: one line each, as the command line says it."""
 
 import functools
+import re
 from collections.abc import Callable
+from os import PathLike
 from typing import Any
 
 EXIT_FAILURE = 1
@@ -44,6 +46,23 @@ _ODD = (ArithmeticError, AttributeError, LookupError, MemoryError, OSError, Runt
         ValueError)
 
 
+#: How the HDF5 library says that it cannot read what is there, and that nothing is there.
+_UNREADABLE = re.compile(r"synchronously|iteration failed|[Cc]an't ")
+_ABSENT = re.compile(r"doesn't exist|can't locate|not found")
+
+
+def is_damaged(error: Exception) -> bool:
+    """Does the HDF5 library say that what a file holds cannot be read?"""
+    return (isinstance(error, (OSError, LookupError, RuntimeError))
+            and bool(_UNREADABLE.search(str(error))) and not _ABSENT.search(str(error)))
+
+
+def damaged(path: str | PathLike, expected: str) -> DataError:
+    """Error of a file that was opened, but not read to its end."""
+    return DataError(f"{path}: damaged: the HDF5 library cannot read all of it: expected a complete "
+                     f"{expected} (HDF5)")
+
+
 def reads_file(kind: str) -> Callable:
     """For a method that reads `self.path`: whatever a damaged or odd file raises there is one line
     that says it is no `kind`."""
@@ -55,6 +74,8 @@ def reads_file(kind: str) -> Callable:
             except Error:
                 raise
             except _ODD as error:
+                if is_damaged(error):
+                    raise damaged(self.path, kind.removeprefix("a ")) from None
                 reason = " ".join(str(error).strip("\"'").split()) or type(error).__name__
                 raise DataError(f"{self.path}: not {kind}: {reason}") from None
         return reading

@@ -76,17 +76,6 @@ def _why(path: Path, said: str, expected: str) -> str:
     return f"{what}: {complete}"
 
 
-def is_damaged(error: Exception) -> bool:
-    """Does the library say that what a file holds cannot be read?"""
-    return isinstance(error, (OSError, KeyError, RuntimeError)) and "synchronously" in str(error)
-
-
-def damaged(path: str | os.PathLike, expected: str) -> DataError:
-    """Error of a file that was opened, but not read to its end."""
-    return DataError(f"{path}: damaged: the HDF5 library cannot read all of it: expected a complete "
-                     f"{expected} (HDF5)")
-
-
 def scalar(attributes: h5py.AttributeManager, name: str):
     """An attribute as a number or a text of Python's; netCDF knows no scalars, and h5netcdf and
     xarray write arrays of one. Raises KeyError when absent, ValueError for more than one value."""

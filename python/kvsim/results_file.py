@@ -12,8 +12,7 @@ import h5py
 import numpy as np
 import xarray
 
-from .errors import DataError, UsageError
-from .hdf5_file import damaged, is_damaged
+from .errors import DataError, UsageError, damaged, is_damaged
 from .program import call
 from .whole import write_bytes
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .errors import DataError, reads_file
+from .errors import DataError, damaged, is_damaged, reads_file
 from .hdf5_file import open_hdf5, refuse_links, scalar
 from .kvtrace.writer import PathNorm
 
@@ -286,6 +286,8 @@ class Trace:
             else:
                 array = np.memmap(self.path, dataset.dtype, "r", begin, dataset.shape)
         except (KeyError, ValueError, OSError, AttributeError) as error:
+            if is_damaged(error):
+                raise damaged(self.path, "trace") from None
             reason = "missing" if isinstance(error, KeyError) else str(error).splitlines()[0]
             raise DataError(f"{self.path}: {name}: {reason}") from None
         return (array.astype(np.uint32) << 16).view(np.float32) if bits else array

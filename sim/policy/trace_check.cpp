@@ -138,10 +138,16 @@ void RecordCheck::queries() const {
   const std::string queries = first == 0 || first >= info_.prompt_len
                                   ? std::string("all")
                                   : fmt::format("window:{}", info_.prompt_len - first);
+  // A capture stores queries without a gap, unless tokens see what comes after them.
+  const bool gap = !stored.empty() && std::ranges::any_of(needed, [&](int64_t position) {
+    return position > stored.front() && !std::ranges::binary_search(stored, position);
+  });
   bad_data({"policy " + record_.title + " needs queries the trace does not hold", info_.path,
             "positions " + as_ranges(stored),
             "positions " + as_ranges({needed.begin(), needed.end()}),
-            "capture the prompt again with --queries " + queries});
+            gap ? "no capture stores those of tokens that see one another, as an image's do in some "
+                  "models: take a policy that looks at the newest queries"
+                : "capture the prompt again with --queries " + queries});
 }
 
 void RecordCheck::probes() const {

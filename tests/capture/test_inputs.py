@@ -60,6 +60,9 @@ class Inputs(unittest.TestCase):
                                                 .num_hidden_layers) if layer not in left_out])
                 of_images = [at for _, begin, end in spans for at in range(begin, end)]
                 self.assertEqual(bool(np.isin(of_images, trace.query_positions).all()), inside)
+                if not inside:
+                    with self.assertRaisesRegex(kvsim.Error, "tokens that see one another"):
+                        kvsim.replay(trace, ["h2o"], [BUDGET], progress=False)
                 self.judge(model, inputs, trace, turned)
 
     def judge(self, model, inputs, trace, turned: bool) -> None:

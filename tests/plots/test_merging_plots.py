@@ -74,7 +74,10 @@ class MergingFiguresTest(PlotTest):
         self.assertEqual(periodic.families(results),
                          [{0: "snapkv", 4: "snapkv,schedule=periodic,period=4"}])
         self.assertEqual(memory_error.families(results),
-                         [{0: "snapkv", 4: "snapkv,quantize=kivi"}])
+                         [{"not quantised": "snapkv", "kivi, 4 bits": "snapkv,quantize=kivi"}])
+        form = {"quantize": "formats", "quant_bits": "4", "quant_keys": "q8_0", "quant_values": "nvfp4"}
+        self.assertEqual([memory_error.form_of({**form, "quant_keys_turn": turn}) for turn in ("none", "random")],
+                         ["q8_0/nvfp4", "q8_0/nvfp4, random"])
 
     def test_the_sag_of_records_without_merged_slots_is_drawn_and_explained(self):
         def moves_values(data):

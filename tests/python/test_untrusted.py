@@ -268,14 +268,33 @@ class Unreadable(unittest.TestCase):
                          [known.index(one) for one in ("0.1", "0.3", "0.7")])
 
     def test_a_file_that_opens_and_holds_damaged_objects(self):
+        from kvsim.kvtrace.kept_sets import ResultsFile
+
         odd = bytearray((self.folder / "r.nc").read_bytes())
         odd[200:260] = b"\xff" * 60   # of the root group
         (self.folder / "inside-r.nc").write_bytes(odd)
         message = "inside-r.nc: (damaged: the HDF5 library cannot read all of it|.* a damaged object)"
         for command, *out in (("inspect",), ("rank",), ("explain",), ("plot", "-o", "out")):
             self.assertRegex(self.said([PROGRAM, command, "inside-r.nc", *out]), message)
-        with self.assertRaisesRegex(kvsim.DataError, message):
-            kvsim.open_results(self.folder / "inside-r.nc")
+        for reader in (kvsim.open_results, ResultsFile):
+            with self.assertRaisesRegex(kvsim.DataError, message):
+                reader(self.folder / "inside-r.nc")
+
+    def test_a_trace_that_opens_and_holds_damaged_objects(self):
+        whole = (self.folder / "t.h5").read_bytes()
+        said = set()
+        for begin in range(96, 3000, 100):
+            odd = bytearray(whole)
+            odd[begin:begin + 60] = b"\xff" * 60
+            (self.folder / "inside-t.h5").write_bytes(odd)
+            try:
+                with kvsim.Trace(self.folder / "inside-t.h5") as trace:
+                    for layer in trace:
+                        self.assertGreater(layer.keys.size, 0)
+            except kvsim.DataError as error:
+                said.add(str(error).partition("inside-t.h5: ")[2].partition(":")[0])
+        self.assertIn("damaged", said)
+        self.assertFalse([one for one in said if "synchronously" in one or "iteration" in one])
 
     @unittest.skipUnless(os.geteuid() == 0, "becomes somebody else, as root can")
     def test_missing_rights(self):

@@ -6,6 +6,7 @@ Format: github.com/ggml-org/ggml, docs/gguf.
 """
 
 import contextlib
+import functools
 import mmap
 import struct
 import tempfile
@@ -24,46 +25,51 @@ BLOCK = 1 << 22
 
 
 class GgufFile:
-    """The header of a file that may lie in several parts; `values` by key, strings as bytes."""
+    """A file that may lie in several parts. Its header is read when it is first asked for: a model
+    that is unpacked already needs none of it."""
 
     def __init__(self, parts: Sequence[Path]):
         self.parts = list(parts)
-        self.values: dict[str, object] = {}
         self._entries: list[tuple[str, int, int]] = []   # key and byte range, its name included
+
+    @functools.cached_property
+    def values(self) -> dict[str, object]:
+        """What the header holds by key, strings as bytes."""
         try:
             with self.parts[0].open("rb") as file, \
                     mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                self._read(data)
+                return self._read(data)
         except OSError as error:
             raise CaptureError(f"{self.parts[0]}: {error.strerror}") from None
         except (struct.error, ValueError) as error:
             raise CaptureError(f"{self.parts[0]}: not a whole GGUF file: {error}") from None
 
-    def _read(self, data) -> None:
+    def _read(self, data) -> dict[str, object]:
         if data[:4] != MAGIC:
             raise ValueError(f"found {data[:4]!r} at its begin, expected {MAGIC!r}")
         version, self._tensors, entries = struct.unpack_from("<IQQ", data, 4)
         if version not in VERSIONS:
             raise ValueError(f"found version {version}, expected 2 or 3")
-        at = 24
+        at, values = 24, {}
         for _ in range(entries):
             begin = at
             name, at = _string(data, at)
             kind, = struct.unpack_from("<I", data, at)
             key = name.decode()
-            self.values[key], at = _value(data, at + 4, kind)
+            values[key], at = _value(data, at + 4, kind)
             self._entries.append((key, begin, at))
         self._tensor_table = at
         for _ in range(self._tensors):
             _, at = _string(data, at)
             dimensions, = struct.unpack_from("<I", data, at)
             at += 4 + 8 * dimensions + 12
-        alignment = self.values.get("general.alignment", DEFAULT_ALIGNMENT)
+        alignment = values.get("general.alignment", DEFAULT_ALIGNMENT)
         if not isinstance(alignment, int) or alignment < 1 or at > len(data):
             raise ValueError(f"found alignment {alignment!r:.20} and a header of {at} bytes in "
                              f"{len(data)}")
         self._alignment, self._table_end = alignment, at
         self._data = -(-at // alignment) * alignment
+        return values
 
     def text(self, key: str, default: str | None = None) -> str | None:
         """A string of the header."""

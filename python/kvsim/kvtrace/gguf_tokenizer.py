@@ -6,6 +6,7 @@ before every text, or it takes minutes. Other byte-level ones are transformers',
 file.
 """
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from .gguf_file import GgufFile
 
 NORMAL, CONTROL, USER_DEFINED = 1, 3, 4   # of tokenizer.ggml.token_type
 SPACE = "\u2581"
-TOKENIZER = "tokenizer.json"
+TOKENIZER, BESIDE = "tokenizer.json", "special.json"
 TEXTS = ("The capital of France is Paris.", "  if (x[10] >= 2048):\n\treturn \"caf\u00e9\"\n\n",
          "\u6f22\u5b57 \u00e9\u0301 \U0001f642 12345, don't  WE'LL\u00a0go")
 # How text is split, by one expression after the other, before byte pairs are merged inside its
@@ -56,6 +57,8 @@ def make_tokenizer(file: GgufFile, called: str, folder: Path, whole: Callable[[]
         if count != len(tokens) or [made.id_to_token(one) for one in range(count)] != tokens:
             raise refused(called, f"{count} tokens came out of {len(tokens)}")
         made.save(str(folder / TOKENIZER))
+        (folder / BESIDE).write_text(json.dumps(
+            {**_special(file), "chat_template": file.text("tokenizer.chat_template")}))
     else:
         path = whole()
         made = transformers.AutoTokenizer.from_pretrained(
@@ -70,17 +73,16 @@ def make_tokenizer(file: GgufFile, called: str, folder: Path, whole: Callable[[]
             raise refused(called, f"{text!r} came back as {back!r:.80}")
 
 
-def read_tokenizer(file: GgufFile, folder: Path):
+def read_tokenizer(folder: Path):
     """A fast tokenizer of transformers from what `make_tokenizer` wrote."""
     import transformers
 
     if (folder / "tokenizer_config.json").is_file():
         return transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-    made = transformers.PreTrainedTokenizerFast(
+    return transformers.PreTrainedTokenizerFast(
         tokenizer_file=str(folder / TOKENIZER), clean_up_tokenization_spaces=False,
-        model_input_names=["input_ids", "attention_mask"], **_special(file))
-    made.chat_template = file.text("tokenizer.chat_template")
-    return made
+        model_input_names=["input_ids", "attention_mask"],
+        **json.loads((folder / BESIDE).read_text()))
 
 
 def _tokens(file: GgufFile, called: str) -> list[str]:

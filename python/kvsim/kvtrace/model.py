@@ -8,6 +8,7 @@ import logging
 import os
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
@@ -233,16 +234,20 @@ def _load_gguf(file: GgufFile, called: str, dtype: str, layers: list[int] | None
     """Tokenizer and model of a GGUF file, from its unpacked form where there is one."""
     import transformers
 
+    # What any model needs is imported while bytes are hashed, which holds no lock of Python.
+    ahead = threading.Thread(target=getattr, args=(transformers, "PreTrainedModel"))
+    ahead.start()
     folder = unpacked(file, called, lambda path: _read_gguf(path, "float32"))
+    ahead.join()
     if folder:
         if layers:
             check_layers(_read(transformers.AutoConfig, folder), layers)
-        return read_tokenizer(file, folder), _read_model(folder, dtype)
+        return read_tokenizer(folder), _read_model(folder, dtype)
     with contextlib.ExitStack() as stack:
         whole = file.whole(stack)
         temporary = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         make_tokenizer(file, called, temporary, lambda: whole)
-        tokenizer = read_tokenizer(file, temporary)
+        tokenizer = read_tokenizer(temporary)
         if layers:
             check_layers(_read(transformers.AutoConfig, whole.parent, gguf_file=whole.name), layers)
         return tokenizer, _read_gguf(whole, dtype)

@@ -19,7 +19,7 @@ import numpy as np
 import xarray
 
 from ..plain import counted
-from . import load
+from . import load, statistics
 
 SCORE = "span_retained_importance"
 CONSTRAINTS = ("constrain", "whitelist")   # keys that make a record a variant of another
@@ -80,7 +80,8 @@ class Losses:
     def described(self):
         """The texts by name, or their number where there are many."""
         if len(self.texts) > 1:
-            return f"{counted(len(self.texts), 'text')}, means over them"
+            return f"{counted(len(self.texts), 'text')}, means over them" + \
+                (" (errors and divergence: geometric)" if self.damage else "")
         return ", ".join(self.texts[0])
 
 
@@ -141,9 +142,15 @@ def damage(pairs, policies):
 
 
 def over_texts(damage, record):
-    """[budget]: one measure of damage of a record, mean over the texts that have it; NaN where it
-    was not measured, as closed loops are run at some budgets only."""
-    return damage.dropna("text", how="all").sel(policy=record).mean("text", skipna=False)
+    """[budget]: one measure of damage of a record, geometric mean over the texts that have it; NaN
+    where it was not measured, as closed loops are run at some budgets only."""
+    return geometric(damage.dropna("text", how="all").sel(policy=record), "text", skipna=False)
+
+
+def geometric(values, dim, **options):
+    """Mean of errors or losses over a dimension, as over traces everywhere."""
+    mean = np.exp(np.log(np.maximum(values, statistics.LEAST)).mean(dim, **options))
+    return xarray.where((values <= 0).all(dim), 0, mean)
 
 
 def draw_line(ax, x, values, **look):

@@ -104,7 +104,7 @@ def draw_gains(ax, lost, base, variants, looks):
 
 
 def draw_damage(ax, lost, measure, base, variants, looks):
-    """One measure of the whole cache, mean over texts, of a policy, its variants and `random`."""
+    """One measure of the whole cache, geometric mean over texts, of a policy, its variants and `random`."""
     at, damage = lost.budgets, lost.damage[measure]
     lines = [(base, PLAIN), *((lost.random, RANDOM) for _ in range(lost.random is not None)),
              *((variant, looks[losses.change(variant, base)]) for variant in variants)]

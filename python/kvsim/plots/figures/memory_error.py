@@ -32,11 +32,14 @@ def families(results):
 
 def form_of(keys):
     """Words of a record on quantising, without those that all kinds take."""
-    if keys.get("quantize", "none") == "none":
+    kind = keys.get("quantize", "none")
+    if kind == "none":
         return WHOLE
-    said = [keys[key] for key in ("quant_bits", "quant_keys", "quant_values") if key in keys]
-    turned = keys.get("quant_keys_turn", "none")
-    return " ".join([keys["quantize"], "/".join(said), *([turned] if turned != "none" else [])])
+    if kind != "formats":
+        return f"{kind}, {keys['quant_bits']} bits"
+    forms = "/".join(keys[key] for key in ("quant_keys", "quant_values"))
+    turned = keys["quant_keys_turn"]
+    return forms if turned == "none" else f"{forms}, {turned}"
 
 
 def draw(results, groups):

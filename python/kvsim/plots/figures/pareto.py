@@ -4,7 +4,8 @@
 Losses are those of plots/losses.py, from one results file or two per text. At a budget λ is optimal
 if no other λ has both losses at most as large and one smaller. Budgets at which all λ have the same
 point (the full cache, for one) say nothing and are left out; hatched bars count them, too. Each
-text has fronts of its own; the points drawn are means over the texts.
+text has fronts of its own; the points drawn are means over the texts. Shares have plain means,
+errors and divergences geometric ones.
 
 Below stand the stream error of each λ and, where the closed loop of a trace was given, the
 divergence of the model's predictions. Crosses mark what wrecks the cache: an optimal λ may.
@@ -87,7 +88,7 @@ def draw(several, lost, groups, bases, note):
         ax.set_ylabel(label.replace(" (", "\n("))
     style.numbers(fig, ["policy", "lambda", "optimal", "of", "optimal_all", "of_all", "share",
                         "low", "high", "wrecked", "optimal_unwrecked",
-                        *(f"{measure}, mean over measured budgets below 1"
+                        *(f"{measure}, geometric mean over measured budgets below 1"
                           for measure in lost.damage)], table)
     return fig
 
@@ -130,7 +131,7 @@ def draw_shares(ax, lost, base, grid):
     ax.set_title(style.wrapped(base, 36), fontsize=6)
     ax.legend(loc="upper left", fontsize=5, handlelength=1.4)
     below = lost.budgets < 1
-    damage = [float(losses.over_texts(one, record)[below].mean())
+    damage = [float(losses.geometric(losses.over_texts(one, record)[below], "budget"))
               for record in grid.values() for one in lost.damage.values()]
     damage = np.reshape(damage, (len(grid), -1))
     return [[base, *row, *own] for *row, own in zip(
