@@ -2,14 +2,10 @@
 
 from pathlib import Path
 
-import numpy as np
-import xxhash
-
 from ..errors import reads_file
 from ..trace import Trace
 from .built_in import built_in_of
 from .errors import EXIT_USAGE, CaptureError
-from .model import config_digest, token_digest
 
 # A cache that differs by more than this from the trace's is another model's. A bfloat16 trace
 # rounds to 0.4 %, and lower precision in the model's own arithmetic adds a few times that.
@@ -51,6 +47,8 @@ class TokenTrace(Trace):
         return None if begin is None else self.prompt_len + int(begin)
 
     def check_tokens(self) -> None:
+        from .model import token_digest
+
         known = self.source.get("token_ids_sha256")
         if known is None or "config_sha256" not in self.source:
             raise CaptureError(f"{self.path}: attribute source lacks the digests of tokens and "
@@ -72,6 +70,8 @@ class TokenTrace(Trace):
                                EXIT_USAGE)
 
     def check_results(self, results) -> None:
+        import xxhash
+
         state = xxhash.xxh3_128()
         with open(self.path, "rb") as file:
             while block := file.read(1 << 24):
@@ -99,12 +99,16 @@ class TokenTrace(Trace):
         return self.model.count("/") == 1 and not self.model.startswith((".", "/", "~"))
 
     def check_model(self, loaded) -> None:
+        from .model import config_digest
+
         if config_digest(loaded.config) != self.source["config_sha256"]:
             raise CaptureError(f"{self.path}: captured from another model ({self.model}) than "
                                f"{loaded.name}: the digests of their configurations differ")
 
     def check_cache(self, loop) -> None:
         """Equal configurations are not equal weights: the cache must be the captured one, too."""
+        import numpy as np
+
         layer = self.layers[-1]
         keys = self.layer(layer).keys[:, :self.prompt_len].astype(np.float64)
         found = loop.prompt_tensors(layer)[0]
