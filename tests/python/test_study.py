@@ -300,7 +300,7 @@ class Runs(WithTexts):
         self.assertNotIn("<script", page)
         self.assertIn("expected builtin, a file", command("--texts", "gone.txt", "-o", "x", code=2))
         self.assertIn("did you mean snapkv?", command("--policy", "snapkw", "-o", "x", code=2))
-        self.assertIn("such as snapkv,quantize=kivi", command("--policy", "kivi", "-o", "x", code=2))
+        self.assertIn("such as snapkv,quantize=per-token", command("--policy", "per-token", "-o", "x", code=2))
         for folder in ("stories/story0.txt", "/proc/none"):
             self.assertIn(f"-o {folder}: no folder that can be written",
                           command("-o", folder, code=2))
