@@ -145,8 +145,8 @@ void RecordCheck::queries() const {
   bad_data({"policy " + record_.title + " needs queries the trace does not hold", info_.path,
             "positions " + as_ranges(stored),
             "positions " + as_ranges({needed.begin(), needed.end()}),
-            gap ? "no capture stores those of tokens that see one another, as an image's do in some "
-                  "models: take a policy that looks at the newest queries"
+            gap ? "no capture stores those of tokens that see one another, as an image's do in "
+                  "some models: take a policy that looks at the newest queries"
                 : "capture the prompt again with --queries " + queries});
 }
 

@@ -93,7 +93,8 @@ struct Parameter {
   bool odd = false;                                  ///< counts only
   std::vector<std::string> words = {};               ///< values of type word
   std::string (*fault)(std::string_view) = nullptr;  ///< what is wrong with a text, or ""
-  bool may_be_none = false;                          ///< `none` stands for "not set"
+  std::vector<std::string> (*names)() = nullptr;  ///< all values of a text, where they are listed
+  bool may_be_none = false;                       ///< `none` stands for "not set"
   /// Records read it: all of them, if not only those with a kind that names it; and of these those
   /// alone whose kinds fit.
   bool always = false;
@@ -132,6 +133,10 @@ auto only_with(KindCondition first, Conditions... more) {
 /// Says what is wrong with a text, or "".
 inline auto checked_by(std::string (*fault)(std::string_view)) {
   return [fault](Parameter& p) { p.fault = fault; };
+}
+/// A text is one of these names, which may be declared after it.
+inline auto one_of(std::vector<std::string> (*names)()) {
+  return [names](Parameter& p) { p.names = names; };
 }
 /// Values that tests try, apart by blanks, on prompts of 19 tokens or more with spans `head`,
 /// `middle` and `tail`. Of words and flags they try all.

@@ -176,6 +176,7 @@ void read_values(Parameter& p, std::string_view values) {
 
 std::vector<std::string> allowed_words(const Parameter& p) {
   if (p.type == ValueType::word) return p.words;
+  if (p.names) return p.names();
   if (p.type == ValueType::flag) return {"yes", "no"};
   std::vector<std::string> names;
   for (const auto* info : kinds_of_stage(p.key)) names.push_back(info->name);
@@ -197,6 +198,12 @@ void check_number(const Parameter& p, std::string_view typed, double value) {
 bool is_integer(std::string_view text) {
   return !text.empty() && text.size() <= 15 &&
          text.find_first_not_of("0123456789") == std::string_view::npos;
+}
+
+std::string canonical_word(const Parameter& p, std::string_view typed) {
+  const auto words = allowed_words(p);
+  if (std::ranges::find(words, typed) == words.end()) refuse(p, typed, did_you_mean(typed, words));
+  return std::string(typed);
 }
 
 std::string canonical_number(const Parameter& p, std::string_view typed) {
@@ -232,7 +239,9 @@ std::string Parameter::range() const {
     case ValueType::word:
     case ValueType::flag:
     case ValueType::kind: return words_of();
-    case ValueType::text: return may_be_none ? "a text, or none" : "a text";
+    case ValueType::text:
+      if (names) return words_of();
+      return may_be_none ? "a text, or none" : "a text";
     case ValueType::count:
       text = odd ? "an odd integer" : "an integer";
       text += bounded ? fmt::format(" in [{}, {}]", low, high) : fmt::format(" >= {}", low);
@@ -287,14 +296,10 @@ std::string canonical_value(const Parameter& p, std::string_view typed) {
     case ValueType::share: return canonical_number(p, typed);
     case ValueType::word:
     case ValueType::flag:
-    case ValueType::kind: {
-      const auto words = allowed_words(p);
-      if (std::find(words.begin(), words.end(), typed) == words.end())
-        refuse(p, typed, did_you_mean(typed, words));
-      return std::string(typed);
-    }
+    case ValueType::kind: return canonical_word(p, typed);
     case ValueType::text: break;
   }
+  if (p.names) return canonical_word(p, typed);
   if (typed.empty()) refuse(p, typed);
   if (p.fault) {
     const std::string fault = p.fault(typed);

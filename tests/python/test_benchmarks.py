@@ -418,7 +418,7 @@ class BesidePresses(unittest.TestCase):
 
         rows = [{"context": TALE.format(count) * 3, "question": question, "answer_prefix": "There were",
                  "task": "niah_single_1", "max_new_tokens": self.LONGEST}
-                for count in (12, 31, 47, 58) for question in ("How many boats?", "Who carried the oil?")]
+                for count in (12, 31, 47, 64) for question in ("How many boats?", "Who carried the oil?")]
         for row in rows:   # what the full cache writes is right, piece by piece: scores from 0 to 1
             row["answer"] = re.findall("[A-Za-z0-9]+", asked(row)) or ["nothing"]
         with tempfile.TemporaryDirectory() as place:
@@ -434,15 +434,14 @@ class BesidePresses(unittest.TestCase):
                 for line in lines for one in line["outcomes"]}
         names = dict(zip(self.PRESSES, canonical_records(
             [f"{one},rounding=kvpress" for one in self.PRESSES])))
-        seen, apart = set(), []
+        seen = set()
         for name, press in self.PRESSES.items():
             for budget in self.BUDGETS:
                 total = 0.0
                 for number, row in enumerate(rows):
-                    answer = told[str(number), names[name], budget]
-                    pressed = asked(row, press(compression_ratio=1 - float(budget)))
-                    if answer.split() != pressed.split():
-                        apart.append((name, budget, number, answer, pressed))
+                    answer = asked(row, press(compression_ratio=1 - float(budget)))
+                    self.assertEqual(told[str(number), names[name], budget].split(), answer.split(),
+                                     (name, budget, number))
                     right = 0
                     for one in row["answer"]:
                         if one.lower() in answer.lower():
@@ -453,8 +452,6 @@ class BesidePresses(unittest.TestCase):
                 self.assertAlmostEqual(ours, total / len(rows), places=12, msg=(name, budget))
                 seen.add(round(ours, 3))
         self.assertGreater(len(seen), 4)   # presses and budgets differ
-        # Of 192 answers one may hang on a tie, which another processor's rounding decides otherwise.
-        self.assertLessEqual(len(apart), 1, apart)
 
 
 if __name__ == "__main__":

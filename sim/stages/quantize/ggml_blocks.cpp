@@ -31,9 +31,7 @@ void round_between(std::span<float> block, int bits) {
 
 /// A scale alone: the largest magnitude has the code 127.
 void round_eight(std::span<float> block) {
-  float largest = 0;
-  for (const float x : block) largest = std::max(largest, std::fabs(x));
-  const float scale = largest / 127, inverse = scale == 0 ? 0 : 1 / scale;
+  const float scale = largest_of(block) / 127, inverse = scale == 0 ? 0 : 1 / scale;
   for (float& x : block) x = half(scale) * std::round(x * inverse);
 }
 

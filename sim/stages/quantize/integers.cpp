@@ -17,9 +17,7 @@ void round_group(std::span<float> group, int64_t bits) {
 /// The scale maps the largest magnitude to the largest code; codes of both signs.
 void round_symmetric(std::span<float> group, int64_t bits) {
   const auto top = static_cast<float>((1 << (bits - 1)) - 1);
-  float largest = 0;
-  for (const float x : group) largest = std::max(largest, std::fabs(x));
-  const float step = largest / top;
+  const float step = largest_of(group) / top;
   if (step == 0) return;
   for (float& x : group) x = step * std::clamp(std::nearbyint(x / step), -top, top);
 }

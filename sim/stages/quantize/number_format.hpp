@@ -38,4 +38,19 @@ void for_each_block(std::span<float> line, int64_t size, const Round& round) {
 }
 inline int64_t blocks_of(int64_t numbers, int64_t size) { return (numbers + size - 1) / size; }
 
+/// The largest magnitude.
+inline float largest_of(std::span<const float> numbers) {
+  float largest = 0;
+  for (const float x : numbers) largest = std::max(largest, std::fabs(x));
+  return largest;
+}
+
+/// The nearest of ascending levels; halfway the lower.
+inline double nearest(const std::vector<double>& levels, double x) {
+  const auto above = std::ranges::lower_bound(levels, x);
+  if (above == levels.begin()) return levels.front();
+  if (above == levels.end()) return levels.back();
+  return *above - x < x - *(above - 1) ? *above : *(above - 1);
+}
+
 }  // namespace kvsim

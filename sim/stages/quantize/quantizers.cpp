@@ -19,10 +19,9 @@ const Declare quant_bits("quant_bits", "count [1, 8] bits", "4", "bits of a quan
 const Declare quant_group("quant_group", "count >= 1 numbers", "32",
                           "numbers that share a step and a lowest value");
 
-std::string format_fault(std::string_view name) {
-  if (name == "none" || find_format(name) != nullptr) return "";
-  std::string names = "none";
-  for (const NumberFormat* const one : number_formats()) names += " | " + one->name;
+std::vector<std::string> format_names() {
+  std::vector<std::string> names = {"none"};
+  for (const NumberFormat* const one : number_formats()) names.push_back(one->name);
   return names;
 }
 
@@ -30,9 +29,9 @@ std::string format_fault(std::string_view name) {
 enum class Axis { channel, entry };
 
 const Declare quant_keys("quant_keys", "text format", "int4", "form in which keys are stored",
-                         checked_by(format_fault), tested("q8_0 nvfp4 none"));
+                         one_of(format_names), tested("q8_0 nvfp4 none"));
 const Declare quant_values("quant_values", "text format", "int4", "form in which values are stored",
-                           checked_by(format_fault), tested("q5_1 sphere2 none"));
+                           one_of(format_names), tested("q5_1 sphere2 none"));
 const Declare quant_keys_axis("quant_keys_axis", "channel | entry", "entry",
                               "whose numbers are a line of the format, of keys");
 const Declare quant_values_axis("quant_values_axis", "channel | entry", "entry",
@@ -282,14 +281,6 @@ std::vector<double> levels_of(const std::vector<double>& sorted, size_t count) {
     levels = std::move(moved);
   }
   return levels;
-}
-
-/// The nearest of ascending levels; halfway the lower.
-double nearest(const std::vector<double>& levels, double x) {
-  const auto above = std::ranges::lower_bound(levels, x);
-  if (above == levels.begin()) return levels.front();
-  if (above == levels.end()) return levels.back();
-  return *above - x < x - *(above - 1) ? *above : *(above - 1);
 }
 
 /// Rounds the lines of one tensor with levels that they share.

@@ -22,12 +22,6 @@ struct SmallFloat {
 };
 constexpr SmallFloat kE4m3{3, -6, 448}, kE5m2{2, -14, 57344}, kE2m1{1, 0, 6};
 
-float largest_of(std::span<const float> numbers) {
-  float largest = 0;
-  for (const float x : numbers) largest = std::max(largest, std::fabs(x));
-  return largest;
-}
-
 void round_scaled(std::span<float> numbers, const SmallFloat& type, float scale) {
   for (float& x : numbers) x = scale == 0 ? 0.0f : scale * type.nearest(x / scale);
 }

@@ -61,10 +61,7 @@ void round_direction(std::span<float> line, int64_t bits) {
   const std::vector<double>& levels = levels_of(std::ssize(line), bits);
   for (float& x : line) {
     const double unit = static_cast<double>(x) / norm;
-    const auto above = std::ranges::lower_bound(levels, unit);
-    const bool lower = above == levels.end() ||
-                       (above != levels.begin() && unit - *(above - 1) <= *above - unit);
-    x = static_cast<float>(norm * (lower ? *(above - 1) : *above));
+    x = static_cast<float>(norm * nearest(levels, unit));
   }
 }
 
