@@ -9,11 +9,13 @@ namespace kvsim::cli::attend_command {
 namespace {
 
 // The conversation, all numbers little-endian as this machine has them:
-//   attend: int32 1                       once, when all kept sets are chosen
+//   attend: int32 1, first                once, when all kept sets are chosen: the first position
+//                                         whose query may miss entries; before n every query of the
+//                                         prompt is asked for, M = N
 //   model:  int32 policy, budget, layer   numbers of the first two in the order of the options
 //           float32 q [Hq][M][d], k [Hkv][N][d], v [Hkv][N][dv]
 //   attend: int32 0                       that layer's cache stays as it is
-//        or int32 1, float32 z^ [Hq][N - n][dv]
+//        or int32 1, first, float32 z^ [Hq][N - first][dv]
 // until the model closes its end.
 constexpr int32_t kUnchanged = 0;
 constexpr int32_t kReady = 1;
@@ -99,6 +101,10 @@ void write_bytes(const void* source, size_t bytes) {
   throw Error(Fault::failure, {"cannot write", "standard output"});
 }
 
+void write_numbers(const std::vector<int32_t>& numbers) {
+  write_bytes(numbers.data(), numbers.size() * sizeof(int32_t));
+}
+
 void flush() {
   if (std::fflush(stdout) == 0) return;
   throw Error(Fault::failure, {"cannot write", "standard output"});
@@ -118,12 +124,16 @@ int run(const Values& values) {
       progress.update(static_cast<double>(done) / static_cast<double>(all), "");
     });
   }
-  write_bytes(&kReady, sizeof kReady);
+  write_numbers({kReady, static_cast<int32_t>(attention.first())});
   flush();
   while (const auto call = read_call(attention)) {
     const auto outputs = attention.attend(*call);
-    write_bytes(outputs ? &kReady : &kUnchanged, sizeof kReady);
-    if (outputs) write_bytes(outputs->data(), outputs->size() * sizeof(float));
+    if (outputs) {
+      write_numbers({kReady, static_cast<int32_t>(outputs->first)});
+      write_bytes(outputs->z.data(), outputs->z.size() * sizeof(float));
+    } else {
+      write_numbers({kUnchanged});
+    }
     flush();
   }
   return kDone;

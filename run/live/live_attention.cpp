@@ -1,5 +1,6 @@
 #include "run/live/live_attention.hpp"
 
+#include "sim/policy/chunked_prefill.hpp"
 #include "sim/policy/policy_run.hpp"
 #include "sim/replay/layer_replay.hpp"
 #include "sim/replay/slots.hpp"
@@ -7,17 +8,28 @@
 namespace kvsim {
 namespace {
 
-/// Queries of the prompt as far as they are stored, and every later one.
-TraceInfo with_all_later_queries(TraceInfo info) {
-  std::erase_if(info.query_position, [&](int64_t p) { return p >= info.prompt_len; });
-  for (int64_t p = info.prompt_len; p < info.total_len; ++p) info.query_position.push_back(p);
+/// First position whose query sees a compressed cache.
+int64_t first_compressed(const std::vector<Record>& records, const TraceInfo& info) {
+  int64_t first = info.prompt_len;
+  for (const Record& record : records)
+    if (chosen<Schedule>(record.settings).in_chunks())
+      first = std::min(first, chunk_ends(record.settings, info.prompt_len).front());
+  return first;
+}
+
+/// Queries of the prompt as far as they are stored, or all where chunks of it see a compressed
+/// cache; and every later one.
+TraceInfo with_all_later_queries(TraceInfo info, int64_t first) {
+  const int64_t from = first < info.prompt_len ? 0 : info.prompt_len;
+  std::erase_if(info.query_position, [&](int64_t p) { return p >= from; });
+  for (int64_t p = from; p < info.total_len; ++p) info.query_position.push_back(p);
   return info;
 }
 
 /// Puts z^ = z + (z^ - z) together from the blocks of a replay.
-class Outputs {
+class ReplayedOutputs {
  public:
-  explicit Outputs(const LayerWork& work)
+  explicit ReplayedOutputs(const LayerWork& work)
       : heads_(work.query_heads()), steps_(work.info().steps()), width_(work.value_dim()),
         z_(static_cast<size_t>(heads_ * steps_ * width_)), change_(z_.size()) {}
 
@@ -54,8 +66,9 @@ struct LiveAttention::Session {
 LiveAttention::LiveAttention(const TraceReader& reader, std::vector<Record> records,
                              std::vector<Budget> budgets, std::vector<int> layers, uint64_t seed,
                              Norm norm)
-    : reader_(reader), info_(with_all_later_queries(reader.info())), layers_(std::move(layers)),
-      seed_(seed), norm_(norm), files_(reader), backend_(make_cpu_backend()) {
+    : reader_(reader), first_(first_compressed(records, reader.info())),
+      info_(with_all_later_queries(reader.info(), first_)), layers_(std::move(layers)), seed_(seed),
+      norm_(norm), files_(reader), backend_(make_cpu_backend()) {
   for (const int layer : layers_) {
     const int64_t window = reader.header(layer).sliding_window;
     if (window == 0 || window >= info_.total_len) continue;
@@ -128,7 +141,41 @@ LiveAttention::Session& LiveAttention::session(const Call& call) {
   return *session;
 }
 
-std::optional<std::vector<float>> LiveAttention::attend(const Call& call) {
+/// Every chunk, and what follows the prompt, sees what the compression before it left.
+LiveAttention::Outputs LiveAttention::attend_in_chunks(const LayerWork& work, const Record& record,
+                                                       int64_t budget) const {
+  const auto compressed = ChunkedPrefill(record, seed_, files_).run(work, budget);
+  const int64_t first = compressed.front().end, last = info_.total_len, width = work.value_dim();
+  Outputs outputs{
+      first, std::vector<float>(static_cast<size_t>(work.query_heads() * (last - first) * width))};
+  PrefillOptions options;
+  options.norm = norm_;
+  options.seed = seed_;
+  for (size_t c = 0; c < compressed.size(); ++c) {
+    const int64_t begin = compressed[c].end;
+    const int64_t end = c + 1 < compressed.size() ? compressed[c + 1].end : last;
+    TraceInfo info = info_;
+    info.prompt_len = begin;
+    info.total_len = end;
+    std::erase_if(info.query_position, [&](int64_t p) { return p >= end; });
+    LayerTrace layer = work.trace();
+    layer.info = &info;
+    LayerWork own(layer, work.backend(), norm_);
+    const Table<float> nothing(work.query_heads(), end);
+    options.importance = &nothing;
+    const LayerKept kept(1, {compressed[c].kept});
+    PrefillReplay replay(own, kept, {record}, options);
+    ReplayedOutputs part(own);
+    replay.run([&](const StepBlock& block) { part.add(block); });
+    const std::vector<float> z = std::move(part).sum();
+    for (int64_t h = 0; h < work.query_heads(); ++h)
+      std::copy_n(z.begin() + h * (end - begin) * width, (end - begin) * width,
+                  outputs.z.begin() + (h * (last - first) + begin - first) * width);
+  }
+  return outputs;
+}
+
+std::optional<LiveAttention::Outputs> LiveAttention::attend(const Call& call) {
   LayerTrace trace = trace_.at(call.layer);
   trace.q = call.q;
   trace.k = call.k;
@@ -138,6 +185,8 @@ std::optional<std::vector<float>> LiveAttention::attend(const Call& call) {
   Session& run = session(call);
   const std::vector<Record>& records = run.first->records();
   if (leaves_cache_alone(work, *kept, records[0].settings)) return std::nullopt;
+  if (chosen<Schedule>(records[0].settings).in_chunks())
+    return attend_in_chunks(work, records[0], kept->budget);
   PrefillOptions options;
   options.norm = norm_;
   options.seed = seed_;
@@ -145,10 +194,10 @@ std::optional<std::vector<float>> LiveAttention::attend(const Call& call) {
   if (!kept->chosen_per_step) options.importance = &nothing;  // nobody reads shares of it
   const LayerKept alone(1, {kept});
   LayerReplay replay(work, *run.periodic, alone, records, options);
-  Outputs outputs(work);
+  ReplayedOutputs outputs(work);
   replay.run([&](const StepBlock& block) { outputs.add(block); });
   if (call.layer == layers_.back()) sessions_.erase({call.record, call.budget});
-  return std::move(outputs).sum();
+  return Outputs{info_.prompt_len, std::move(outputs).sum()};
 }
 
 }  // namespace kvsim

@@ -21,8 +21,11 @@ class LiveAttention {
                 std::vector<int> layers, uint64_t seed, Norm norm);
   ~LiveAttention();
 
-  /// The trace's, but with a query at every later position: what a call holds. T = N - n.
+  /// The trace's, but with a query at every position from first() on: what a call holds.
   const TraceInfo& info() const { return info_; }
+  /// First position whose query may miss entries: n, or where the prompt's first chunk ends for
+  /// some record with schedule=chunked. Every prompt query is part of a call then.
+  int64_t first() const { return first_; }
   const std::vector<Record>& records() const { return policies_->records(); }
   const std::vector<Budget>& budgets() const { return policies_->budgets(); }
   const std::vector<int>& layers() const { return layers_; }
@@ -41,17 +44,24 @@ class LiveAttention {
     Tensor k;           ///< [Hkv][N][d]
     Tensor v;           ///< [Hkv][N][dv]
   };
-  /// z^ [Hq][T][dv], or nothing where the cache of that layer stays as it is: nothing is evicted,
-  /// merged, rounded or moved, so that the model's own attention is exact.
-  std::optional<std::vector<float>> attend(const Call& call);
+  /// Attention outputs of the queries from position `first` on.
+  struct Outputs {
+    int64_t first = 0;
+    std::vector<float> z;  ///< [Hq][N - first][dv]
+  };
+  /// z^, or nothing where the cache of that layer stays as it is: nothing is evicted, merged,
+  /// rounded or moved, so that the model's own attention is exact.
+  std::optional<Outputs> attend(const Call& call);
 
  private:
   struct Session;  // one record at one budget on its way through the layers
 
   void refuse_later_surveys() const;
+  Outputs attend_in_chunks(const LayerWork& work, const Record& record, int64_t budget) const;
   Session& session(const Call& call);
 
   const TraceReader& reader_;
+  int64_t first_;
   TraceInfo info_;
   std::vector<int> layers_;
   uint64_t seed_;

@@ -115,6 +115,73 @@ std::unique_ptr<ProbeView> probe_view(const LayerTrace& layer, int probe, size_t
   return view;
 }
 
+namespace {
+
+/// Stored queries at some positions, by number.
+Range queries_at(const TraceInfo& info, Range positions) {
+  const auto number_of = [&](int64_t position) {
+    return std::ranges::lower_bound(info.query_position, position) - info.query_position.begin();
+  };
+  return {number_of(positions.begin), number_of(positions.end)};
+}
+
+/// [a][rows][c] of [a][..][c].
+Tensor rows_of(const Tensor& tensor, Range rows) {
+  return joined({tensor, {0, 0}}, {tensor, rows});
+}
+
+std::vector<float> part_of(const std::vector<float>& values, Range range) {
+  if (values.empty()) return {};
+  return {values.begin() + range.begin, values.begin() + range.end};
+}
+
+/// [a][m][c]: of each slice the rows that are named.
+Tensor gathered(const Tensor& tensor, const std::vector<std::vector<uint32_t>>& rows) {
+  Tensor out(tensor.type(), {tensor.dim(0), std::ssize(rows[0]), tensor.dim(2)});
+  const size_t bytes = static_cast<size_t>(tensor.dim(2)) * element_size(tensor.type());
+  std::byte* to = out.data();
+  for (int64_t a = 0; a < tensor.dim(0); ++a)
+    for (const uint32_t row : rows[static_cast<size_t>(a)]) {
+      std::memcpy(to, tensor.row(a, row), bytes);
+      to += bytes;
+    }
+  return out;
+}
+
+}  // namespace
+
+TraceInfo cache_info(const TraceInfo& info, int64_t entries, Range newest) {
+  TraceInfo view = info;
+  view.prompt_len = view.total_len = entries;
+  view.query_position.clear();
+  const Range queries = queries_at(info, newest);
+  for (int64_t r = queries.begin; r < queries.end; ++r)
+    view.query_position.push_back(info.query_position[static_cast<size_t>(r)] - newest.end +
+                                  entries);
+  view.spans.clear();
+  view.check_position.clear();
+  view.probes.clear();
+  return view;
+}
+
+LayerTrace cache_layer(const LayerTrace& layer, const TraceInfo& info,
+                       const std::vector<std::vector<uint32_t>>& entries, Range newest) {
+  const Range queries = queries_at(*layer.info, newest);
+  LayerTrace view = layer;
+  view.info = &info;
+  view.q = rows_of(layer.q, queries);
+  view.k = gathered(layer.k, entries);
+  view.v = gathered(layer.v, entries);
+  if (!layer.path.gate.empty()) view.path.gate = rows_of(layer.path.gate, queries);
+  for (PathNorm* const norm : {&view.path.inner, &view.path.outer})
+    norm->rms = part_of(norm->rms, queries);
+  view.residual_norm = part_of(layer.residual_norm, queries);
+  view.check_output.clear();
+  view.check_added.clear();
+  view.probes.clear();
+  return view;
+}
+
 void RotationMemory::rotate(const Rotation& rotation, int64_t positions, std::span<float> row) {
   const size_t pairs = rotation.pairs();
   if (&rotation != rotation_ || positions != positions_) {

@@ -165,6 +165,14 @@ struct ProbeView {
 };
 std::unique_ptr<ProbeView> probe_view(const LayerTrace& layer, int probe, size_t part);
 
+/// Facts of a trace as if a cache of m entries were its prompt and nothing came after it; its
+/// stored queries are those of `newest`, the positions of its last entries.
+TraceInfo cache_info(const TraceInfo& info, int64_t entries, Range newest);
+
+/// Does it for a layer, with `entries` [Hkv][m] ascending and `info` as above.
+LayerTrace cache_layer(const LayerTrace& layer, const TraceInfo& info,
+                       const std::vector<std::vector<uint32_t>>& entries, Range newest);
+
 /// Rotates keys and queries by numbers of positions. Angles are kept: most of many keys turn by as
 /// much as the one before.
 class RotationMemory {

@@ -2,6 +2,7 @@
 
 #include <chrono>
 
+#include "sim/policy/chunked_prefill.hpp"
 #include "sim/policy/prepared_record.hpp"
 #include "sim/policy/scoring.hpp"
 #include "sim/stages/merge/merge.hpp"
@@ -105,6 +106,7 @@ class PolicyRun::Impl {
   std::shared_ptr<const KeptSets> select(size_t record, size_t b, const LayerWork& work,
                                          const ScoredPlans& plans,
                                          const LayerKept& companions) const;
+  void select_in_chunks(const LayerWork& work, LayerKept& kept) const;
   int64_t whitelisted(const PreparedRecord& record) const;
   void restrict_to_previous(size_t record, size_t b, Ranking& ranking) const;
 
@@ -314,6 +316,18 @@ std::shared_ptr<const KeptSets> PolicyRun::Impl::select(size_t r, size_t b, cons
   return kept;
 }
 
+/// Puts what is left after the last chunk in the place of what a prompt that came at once leaves.
+void PolicyRun::Impl::select_in_chunks(const LayerWork& work, LayerKept& kept) const {
+  for (size_t r = 0; r < records.size(); ++r) {
+    const PreparedRecord& record = prepared[r];
+    if (!record.stage<Schedule>().in_chunks() || record.skips(work.layer())) continue;
+    const ChunkedPrefill chunks(records[r], seed, files);
+    for (size_t b = 0; b < budgets.size(); ++b)
+      if (!record.budgets[b].keeps_all)
+        kept[r][b] = chunks.run(work, record.budgets[b].entries).back().kept;
+  }
+}
+
 PolicyRun::PolicyRun(std::vector<Record> records, std::vector<Budget> budgets,
                      const TraceInfo& info, std::vector<int> layers, uint64_t seed,
                      const SideFiles& files)
@@ -355,6 +369,7 @@ LayerKept PolicyRun::select(LayerWork& work) {
   const auto records = std::ssize(run.records);
   const LayerKept companions = run.select_all({records, std::ssize(run.prepared)}, work, plans, {});
   LayerKept kept = run.select_all({0, records}, work, plans, companions);
+  run.select_in_chunks(work, kept);
   run.previous = kept;
   run.previous.insert(run.previous.end(), companions.begin(), companions.end());
   for (size_t r = 0; r < run.prepared.size(); ++r)

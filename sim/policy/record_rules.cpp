@@ -250,6 +250,38 @@ void check_decode(const Complaints& complaints, const Settings& settings) {
                      "schedule=prefill");
 }
 
+/// Checks that the record sees no more than a cache that was compressed before (policies.md 12).
+void check_chunks(const Complaints& complaints, const Settings& settings) {
+  if (!chosen<Schedule>(settings).in_chunks()) return;
+  const std::string with = " with schedule=chunked";
+  const auto& queries = chosen<Queries>(settings);
+  complaints.require(
+      queries.observes_newest(settings),
+      "queries=" + settings.text("queries") + with + ": those of earlier chunks are gone",
+      "queries=window or none, or last with last_queries=1");
+  complaints.require(!chosen<Join>(settings).joins() && !queries.of_probe(), "a probe" + with,
+                     "queries=window or none, or last with last_queries=1");
+  const auto& indicator = chosen<Indicator>(settings);
+  complaints.require(
+      !indicator.moves_queries() && file_keys(settings).empty(),
+      "indicator=" + settings.text("indicator") + with + " asks for an entry's own position",
+      "an indicator of attention, of keys or of values");
+  complaints.require(chosen<Allocate>(settings).even(),
+                     "allocate=" + settings.text("allocate") + with,
+                     kinds_that<Allocate>([](const Allocate& kind) { return kind.even(); }));
+  complaints.require(!per_query_head(settings), "granularity=query" + with, "granularity=kv");
+  complaints.require(!moves_positions(settings), "positions=cache" + with, "positions=absolute");
+  complaints.require(!chosen<Merge>(settings).merges() && selects_entries(settings),
+                     "merge=" + settings.text("merge") + with, "merge=drop");
+  const bool plain = !chosen<Constrain>(settings).cuts() &&
+                     chosen<Stage1>(settings).forces_nothing() &&
+                     settings.is_none(keys::whitelist) && settings.real(keys::std_keep) == 0 &&
+                     settings.count(keys::block) == 1 && !settings.flag(keys::nested) &&
+                     !unites_layers(settings);
+  complaints.require(plain, "places of the whole prompt" + with,
+                     "no constrain, stage1, whitelist, std_keep, block, nested or union_layers");
+}
+
 }  // namespace
 
 const std::map<std::string, KeyUse>& key_uses() {
@@ -331,6 +363,7 @@ void check_record(const std::string& text, const Settings& original,
   check_scoring(complaints, settings);
   check_merge(complaints, settings);
   check_decode(complaints, settings);
+  check_chunks(complaints, settings);
   check_budget(complaints, settings, used);
   check_blocks(complaints, settings);
   for (const std::string& key : typed) {

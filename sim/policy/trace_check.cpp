@@ -1,6 +1,6 @@
 #include <fmt/format.h>
 
-#include "sim/policy/policy_run.hpp"
+#include "sim/policy/chunked_prefill.hpp"
 #include "sim/policy/prepared_record.hpp"
 #include "sim/stages/indicator/indicator.hpp"
 #include "sim/stages/merge/merge.hpp"
@@ -73,6 +73,7 @@ class RecordCheck {
  private:
   void whitelist() const;
   void queries() const;
+  void observed_after_chunks(std::set<int64_t>& needed) const;
   void need_for_merging(int64_t budget, std::set<int64_t>& needed) const;
   void probes() const;
   void rotations() const;
@@ -113,6 +114,20 @@ void RecordCheck::need_for_merging(int64_t budget, std::set<int64_t>& needed) co
   for (int64_t j = std::max<int64_t>(0, n - rows); j < n; ++j) needed.insert(j);
 }
 
+/// Queries that observe where a chunk of the prompt ends.
+void RecordCheck::observed_after_chunks(std::set<int64_t>& needed) const {
+  for (const PreparedBudget& b : record_.budgets)
+    for (const int64_t end : chunk_ends(record_.settings, info_.prompt_len)) {
+      if (end <= b.entries || b.keeps_all) continue;
+      TraceInfo seen = info_;
+      seen.prompt_len = end;
+      Segment segment;
+      segment.range = {0, end};
+      record_.stage<Queries>().observe(record_.settings, b.window, seen, segment);
+      needed.insert(segment.positions.begin(), segment.positions.end());
+    }
+}
+
 void RecordCheck::queries() const {
   const auto& stored = info_.query_position;
   if (info_.steps() == 0)
@@ -132,6 +147,7 @@ void RecordCheck::queries() const {
       observed_in(preparation_.segments(record_, b.window));  // entries leave later
     if (!b.keeps_all || decodes) need_for_merging(b.entries, needed);
   }
+  if (record_.stage<Schedule>().in_chunks()) observed_after_chunks(needed);
   for (int64_t t = info_.prompt_len; decodes && t < info_.total_len; ++t) needed.insert(t);
   if (std::ranges::includes(stored, needed)) return;
   const int64_t first = *needed.begin();

@@ -23,6 +23,8 @@ class Queries : public Kind {
   virtual bool observes_all() const { return false; }  ///< every prompt query is one
   /// The newest entries observe, and are protected.
   virtual bool has_window() const { return false; }
+  /// Its queries are of entries that are never evicted before they observe, or it has none.
+  virtual bool observes_newest(const Settings&) const { return has_window() || !observes(); }
   /// A kind with a window says itself how that depends on the budget.
   bool nests(const Settings&) const override { return !has_window(); }
 };
@@ -159,7 +161,7 @@ class Memory : public Kind {
 };
 
 namespace keys {
-extern const Declare period, evict_batch, keep_prompt, buffer;
+extern const Declare chunk, period, evict_batch, keep_prompt, buffer;
 }
 
 /// When compression runs (policies.md 12).
@@ -167,11 +169,12 @@ class Schedule : public Kind {
  public:
   using Kind::Kind;
   bool nests(const Settings&) const override { return true; }  // nothing is chosen by it
-  virtual bool once() const { return false; }      ///< one compression, then never again
-  virtual bool per_step() const { return false; }  ///< a set chosen anew at each later step
-  virtual bool evicts() const { return true; }     ///< what is not kept is not held either
-  virtual bool decodes() const { return false; }   ///< slots leave at every later step
-  virtual bool repeats() const { return false; }   ///< the full cache is compressed anew
+  virtual bool once() const { return false; }       ///< one compression, then never again
+  virtual bool per_step() const { return false; }   ///< a set chosen anew at each later step
+  virtual bool evicts() const { return true; }      ///< what is not kept is not held either
+  virtual bool decodes() const { return false; }    ///< slots leave at every later step
+  virtual bool repeats() const { return false; }    ///< the full cache is compressed anew
+  virtual bool in_chunks() const { return false; }  ///< while the prompt comes, too
 };
 
 namespace keys {

@@ -88,6 +88,8 @@ class Cache:
     per_query_head = False
     decodes = False
     period = 0
+    chunk = 0              # the prompt comes in chunks of so many tokens
+    ends = ()              # positions where one ends
     merge = staticmethod(lambda layer, owners, evicted: None)
     quantize = staticmethod(lambda slots: None)
     inv_freq = None        # positions=cache
@@ -150,9 +152,11 @@ class Cache:
                 logits = logits + [slot.bias[x] for slot in owner.slots]
                 attention[-1].append(layer.softmax(head, logits))
                 output[head] = attention[-1][-1] @ values
-        if self.decodes:
+        if self.decodes or position + 1 in self.ends:
             self.rows = attention
             self.statistics(layer, owners, attention)
+            self.evict(layer, owners, attention)
+        while position + 1 in self.ends and any(len(o.slots) > self.budget for o in owners):
             self.evict(layer, owners, attention)
         return output
 
@@ -453,6 +457,8 @@ class NaiveModel:
             folder, dtype=torch.float32, attn_implementation="eager"
         ).eval()
         self.cache, self.n, self.compressed = cache, n, layers
+        self.first = min(n, cache.chunk or n)
+        cache.ends = {n, *range(self.first, n, self.first)}
         self.layers: dict[int, Layer] = {}
         self.owners: dict[int, list[Owner]] = {}
 
@@ -463,26 +469,27 @@ class NaiveModel:
         self.net.set_attn_implementation(NAME)
         tokens, rows = torch.tensor([list(map(int, ids))]), []
         with torch.inference_mode():
-            for begin, end in [(0, self.n), *((t, t + 1) for t in range(self.n, len(ids)))]:
+            for begin, end in [(0, self.first),
+                               *((t, t + 1) for t in range(self.first, len(ids)))]:
                 self.position = begin
                 result = self.net(tokens[:, begin:end], use_cache=False,
                                   position_ids=torch.arange(begin, end)[None])
                 rows.append(result.logits[0, -1].double())
-        return torch.stack(rows[1:])
+        return torch.stack(rows[1 + self.n - self.first :])
 
     def _attend(self, module, query, key, value, attention_mask, **kwargs):
         number, window = module.layer_idx, kwargs.get("sliding_window")
         if self.position == 0:
             layer = self.layers[number] = Layer(module, query, key, value, kwargs)
-            begins = [max(0, t + 1 - window) if window else 0 for t in range(self.n)]
+            begins = [max(0, t + 1 - window) if window else 0 for t in range(self.first)]
             output = [self._plain(layer, t, b) for t, b in enumerate(begins)]
             if not window and (self.compressed is None or number in self.compressed):
-                self.owners[number] = self.cache.compress(layer, self.n)
+                self.owners[number] = self.cache.compress(layer, self.first)
             return torch.tensor(np.array(output)[None], dtype=query.dtype), None
         layer, t = self.layers[number], self.position
         layer.append(query, key, value)
         if number not in self.owners:
-            output = self._plain(layer, t, t + 1 - window if window else 0)
+            output = self._plain(layer, t, max(0, t + 1 - window) if window else 0)
         else:
             if self.cache.period and t > self.n and (t - self.n) % self.cache.period == 0:
                 self.owners[number] = self.cache.compress(layer, t)

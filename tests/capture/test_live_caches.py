@@ -120,6 +120,16 @@ class ChangedCaches(WithLoop):
         self.check("knorm,schedule=periodic,period=4,merge=convex,merge_threshold=0.1",
                    lambda b: with_kinds(naive.Cache(b), period=4, merge=naive.convex(0.1)))
 
+    def test_prompts_that_come_in_chunks(self):
+        """Chunks see what the compression before them left, so that their states are others, too."""
+        self.check("knorm,schedule=chunked,chunk=16", lambda b: with_kinds(naive.Cache(b), chunk=16))
+        for family, chunk in (("llama", 7), ("gemma2", 5), ("gpt_oss", 30)):
+            with self.subTest(family):
+                self.check(f"tova,schedule=chunked,chunk={chunk}",
+                           lambda b, c=chunk: with_kinds(naive.SafeTova(b), chunk=c), family)
+        self.check("streaming,sinks=4,schedule=chunked,chunk=9",
+                   lambda b: with_kinds(naive.Streaming(b), chunk=9))
+
     def test_hindsight_step_by_step(self):
         self.check("oracle-step", naive.Hindsight)
 
@@ -149,7 +159,7 @@ class ChangedCaches(WithLoop):
                                ("d2o:code", "1.0"), ("streaming,positions=cache", "1.0"),
                                ("knorm,schedule=periodic,period=4,skip_layers=0+1+2+3", "0.5"),
                                ("tova:official,skip_layers=0+1+2+3", "0.3"),
-                               ("oracle-step", "1.0"),
+                               ("oracle-step", "1.0"), ("knorm,schedule=chunked,chunk=9", "1.0"),
                                ("knorm,quantize=kivi,quant_residual=512", "1.0")):
             with self.subTest(record):
                 results = self.replayed("llama", record, budget)

@@ -96,6 +96,9 @@ class ClosedLoop:
         self.layers = find_attention_layers(model)
         # Whether the prompt runs again with every cache.
         self.whole = not takes_positions(model)
+        if live is not None and live.served.first < prompt_len:
+            self.whole = True
+            live.served.prompt_queries = np.arange(prompt_len)
         # [1, Hkv, n, d] by layer; what later tokens added, [B, Hkv, t, d], or their tokens [B, t];
         # sets by layer, or None.
         self.prompt: dict[int, tuple] = {}
@@ -103,7 +106,7 @@ class ClosedLoop:
         self.later: dict[int | str, tuple] = {}
         self.kept: dict[int, object] = {}
         # Queries of the prompt by layer, as far as the live caches need them; the caches by row.
-        self.prompt_queries: dict[int, np.ndarray] = {}
+        self.prompt_queries: dict[int, torch.Tensor] = {}
         self.live_rows: dict[int, LiveCache] = {}
         self.keeps_later = False
         self.start: int | None = None
@@ -179,7 +182,7 @@ class ClosedLoop:
             self.heads[layer] = query.shape[1]
             if self.live is not None and layer in self.live.served.layers:
                 stored = query[0][:, self.live.served.prompt_queries]
-                self.prompt_queries[layer] = _on_host(stored)
+                self.prompt_queries[layer] = stored
             return call_own_attention(self.own_function, module, query, key, value, attention_mask,
                                       kwargs)
         if self.whole:
@@ -220,9 +223,12 @@ class ClosedLoop:
             attention_mask = mask.masked_fill_(hidden, torch.finfo(query.dtype).min)
         output, weights = call_own_attention(self.own_function, module, query, key, value,
                                              attention_mask, kwargs)
-        served = self._served(layer, query[:, :, n:], (key[:, :, n:], value[:, :, n:]))
-        for row, own in served.items():
-            output[row, n:] = own
+        if self.start is not None and layer in self.prompt_queries:
+            stored = [*self.live.served.prompt_queries, *range(n, query.shape[2])]
+            for row, cache in self.live_rows.items():
+                own = self._serve(cache, layer, query[row][:, stored], key[row], value[row])
+                if own is not None:
+                    output[row, -len(own):] = own
         return output, weights
 
     def _served(self, layer: int, query, later: tuple) -> dict[int, object]:
@@ -231,13 +237,18 @@ class ClosedLoop:
         for row, cache in self.live_rows.items():
             if layer not in self.prompt_queries:
                 continue
-            queries = np.concatenate([self.prompt_queries[layer], _on_host(query[row])], axis=1)
-            keys, values = (_on_host(torch.cat([prompt[0], part[row]], dim=1))
-                            for prompt, part in zip(self.prompt[layer], later))
-            own = self.live.attend(cache, layer, queries, keys, values)
+            own = self._serve(
+                cache, layer, torch.cat([self.prompt_queries[layer], query[row]], dim=1),
+                *(torch.cat([prompt[0], part[row]], dim=1)
+                  for prompt, part in zip(self.prompt[layer], later)))
             if own is not None:
-                served[row] = torch.tensor(own).to(query).transpose(0, 1)
+                served[row] = own
         return served
+
+    def _serve(self, cache: LiveCache, layer: int, query, key, value):
+        """Outputs [t, Hq, dv] of the newest t of queries [Hq, M, d], or None."""
+        own = self.live.attend(cache, layer, *map(_on_host, (query, key, value)))
+        return None if own is None else torch.tensor(own).to(query).transpose(0, 1)
 
     def _kept_of_prompt(self, layer: int, rows: int) -> tuple:
         """Entries of the prompt that later tokens see: keys and values [rows, Hkv, k, d], their positions

@@ -63,6 +63,9 @@ class Served:
     importance: str
     later: str
     prompt_queries: np.ndarray
+    #: First position whose query may miss entries, as the program says; the prompt's length but for
+    #: prompts that come in chunks, of which all queries are asked for then.
+    first: int = 0
 
 
 class LiveAttention:
@@ -93,6 +96,7 @@ class LiveAttention:
         try:
             if self._read(1, np.int32)[0] != READY:
                 self._fail()
+            self.served.first = int(self._read(1, np.int32)[0])
         except BaseException:
             self.__exit__()
             raise
@@ -112,10 +116,10 @@ class LiveAttention:
         self.said.close()
 
     def attend(self, cache: LiveCache, layer: int, query, key, value) -> np.ndarray | None:
-        """Outputs [Hq, T, dv] of the T later queries; None where the layer keeps all as it is.
+        """Outputs [Hq, t, dv] of the newest t queries; None where the layer keeps all as it is.
 
-        query [Hq, M, d] of the stored prompt positions and all later ones, key [Hkv, N, d],
-        value [Hkv, N, dv], float32 arrays.
+        query [Hq, M, d] of the stored prompt positions, or all, and all later ones, key
+        [Hkv, N, d], value [Hkv, N, dv], float32 arrays.
         """
         head = np.array([*cache.number, layer], dtype=np.int32)
         try:
@@ -126,8 +130,8 @@ class LiveAttention:
             self._fail()
         if self._read(1, np.int32)[0] == UNCHANGED:
             return None
-        steps = query.shape[1] - len(self.served.prompt_queries)
-        shape = (query.shape[0], steps, value.shape[2])
+        first = int(self._read(1, np.int32)[0])
+        shape = (query.shape[0], value.shape[1] - first, value.shape[2])
         return self._read(int(np.prod(shape)), np.float32).reshape(shape)
 
     def _read(self, count: int, kind) -> np.ndarray:

@@ -142,6 +142,7 @@ Table<int64_t> by_layer(const AllocationRequest& request, const Rule& rule) {
 
 struct Uniform : Allocate {
   Uniform() : Allocate({"allocate", "uniform", "B for every head", ""}) {}
+  bool even() const override { return true; }
   bool nests(const Settings&) const override { return true; }
   Table<int64_t> budgets(const AllocationRequest& request) const override {
     return by_layer(request, [&](int) { return request.budget; });

@@ -57,6 +57,9 @@ struct LastQueries : Queries {
   LastQueries()
       : Queries({"queries", "last", "the newest `last_queries`", "Scissorhands", "last_queries",
                  "the last `last_queries` prompt queries"}) {}
+  bool observes_newest(const Settings& settings) const override {
+    return settings.count(last_queries) == 1;
+  }
   void observe(const Settings& settings, int64_t, const TraceInfo& info,
                Segment& segment) const override {
     const int64_t n = info.prompt_len;

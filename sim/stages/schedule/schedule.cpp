@@ -5,6 +5,8 @@ namespace keys {
 
 const Declare period("period", "count >= 1 positions", "64",
                      "positions from one compression to the next");
+const Declare chunk("chunk", "count >= 1 positions", "256",
+                    "prompt positions that come before the cache is compressed again", tested("7"));
 const Declare evict_batch("evict_batch", "share > 0 slots", "1",
                           "slots that leave at once when a head is over its budget");
 const Declare keep_prompt("keep_prompt", "flag", "no",
@@ -59,7 +61,15 @@ struct Periodic : Schedule {
                   "KeepKV", "period", "the observing queries before each compression"}) {}
   bool repeats() const override { return true; }
 };
-const Register<Schedule, Prefill, PerStep, Reads, Decode, Periodic> registered;
+
+struct Chunked : Schedule {
+  Chunked()
+      : Schedule({"schedule", "chunked", "after every `chunk` of the prompt; what left is gone",
+                  "KeyDiff; kvpress BlockPress", "chunk"}) {}
+  bool nests(const Settings&) const override { return false; }
+  bool in_chunks() const override { return true; }
+};
+const Register<Schedule, Prefill, PerStep, Reads, Decode, Periodic, Chunked> registered;
 
 }  // namespace
 }  // namespace kvsim::stages::schedule::schedule

@@ -199,6 +199,52 @@ TEST_CASE("rare records keep what the naive reference keeps, or both refuse them
   CHECK(tally.compared > 20);
 }
 
+TEST_CASE("Chunked: what is there is compressed as a prompt of it", "[policy]") {
+  Tally tally;
+  for (const auto& run : runs())
+    for (const std::string chunk : {"1", "5", "8", "1000"})
+      for (const char* record :
+           {"snapkv,window=4", "snapkv,window=4,union=mean", "tova", "keydiff", "knorm", "cur",
+            "streaming", "criticalkv,window=3,stage1=none,allocate=uniform", "lagkv,lag_block=4",
+            "restkv,window=3,allocate=uniform", "snapkv,window=0.5,first_layer_recent=6"})
+        compare(*run, std::string(record) + ",schedule=chunked,chunk=" + chunk,
+                {"0.2", "0.5", "7", "13"}, tally);
+  CHECK(tally.compared > 300);
+  CHECK(tally.too_close * 20 < tally.compared);
+}
+
+TEST_CASE("Chunked: one chunk is a prompt that comes at once, and what no score chooses stays",
+          "[policy]") {
+  for (const auto& run : runs())
+    for (const auto& [record, chunk] :
+         {std::pair("snapkv,window=4", "29"), {"keydiff", "400"}, {"streaming", "3"}}) {
+      const auto chunked = test::kept_of(
+          *run, {std::string(record) + ",schedule=chunked,chunk=" + chunk}, {"0.3", "9"});
+      const auto whole = test::kept_of(*run, {record}, {"0.3", "9"});
+      for (size_t l = 0; l < whole.size(); ++l)
+        for (size_t b = 0; b < 2; ++b) {
+          CAPTURE(record, l, b);
+          CHECK(chunked[l][0][b]->owners == whole[l][0][b]->owners);
+        }
+    }
+}
+
+TEST_CASE("Chunked: queries that no capture stored are named before any work", "[policy]") {
+  test::RandomTraceShape shape;
+  shape.prompt = 29;
+  shape.queries = {25, 26, 27, 28, 29, 30};
+  const auto run = test::random_run(shape, {0}, 1);
+  const test::MadeUpFiles files;
+  const auto check = [&](const char* record) {
+    check_records({Record::parse(record)}, {Budget::parse("6")}, run->info, {0}, files);
+  };
+  check("keydiff,schedule=chunked,chunk=8");
+  check("snapkv,window=4");
+  CHECK_THROWS_WITH(check("snapkv,window=4,schedule=chunked,chunk=8"),
+                    Catch::Matchers::Contains("needs queries the trace does not hold") &&
+                        Catch::Matchers::Contains("4..7, 12..15, 20..23, 25..28"));
+}
+
 TEST_CASE("random records keep what the naive reference keeps", "[policy]") {
   Tally tally;
   const auto all = runs();

@@ -141,6 +141,17 @@ TEST_CASE("only oracles look ahead", "[policy]") {
   CHECK_THAT(refusal("snapkv,aggregate=each"), Contains("future") || Contains("oracle"));
   CHECK_THAT(refusal("snapkv,schedule=per-step"), Contains("oracle") || Contains("per-step"));
   CHECK(refusal("oracle-mean").empty());
+  const auto chunked = [](const std::string& record) {
+    return refusal(record + ",schedule=chunked");
+  };
+  CHECK(chunked("snapkv").empty());
+  CHECK_THAT(chunked("h2o"), Contains("queries=window"));
+  CHECK_THAT(chunked("kvzip:uniform"), Contains("queries=window"));
+  CHECK_THAT(chunked("snapkv,indicator=rehearsal"), Contains("own position"));
+  CHECK_THAT(chunked("adakv"), Contains("allocate=uniform"));
+  CHECK_THAT(chunked("snapkv,whitelist=0-3"), Contains("no constrain"));
+  CHECK_THAT(chunked("snapkv,merge=convex"), Contains("merge=drop"));
+  CHECK_THAT(chunked("knorm,positions=cache"), Contains("positions=absolute"));
   CHECK_THAT(refusal("snapkv,schedule=reads"), Contains("indicator=attention"));
   CHECK_THAT(refusal("knorm,indicator=page-bound"), Contains("schedule=reads"));
   CHECK_THAT(refusal("quest,allocate=ada"), Contains("allocate=ada with schedule=reads"));
