@@ -1,6 +1,5 @@
 #include "run/live/live_attention.hpp"
 
-#include "sim/policy/chunked_prefill.hpp"
 #include "sim/policy/policy_run.hpp"
 #include "sim/replay/layer_replay.hpp"
 #include "sim/replay/slots.hpp"

@@ -1,4 +1,4 @@
-#include "sim/policy/chunked_prefill.hpp"
+#include "sim/policy/policy_run.hpp"
 
 namespace kvsim {
 namespace {

@@ -2,7 +2,6 @@
 
 #include <chrono>
 
-#include "sim/policy/chunked_prefill.hpp"
 #include "sim/policy/prepared_record.hpp"
 #include "sim/policy/scoring.hpp"
 #include "sim/stages/merge/merge.hpp"

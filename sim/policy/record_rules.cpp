@@ -152,8 +152,6 @@ void check_blocks(const Complaints& complaints, const Settings& settings) {
                      "constrain=" + settings.text("constrain") + with, "constrain=none");
   complaints.require(!merges_first(settings), "merge_order=merge-first" + with,
                      "merge_order=evict-first");
-  complaints.require(!chosen<Schedule>(settings).decodes(), "schedule=decode" + with,
-                     "schedule=prefill or periodic");
 }
 
 void check_merge(const Complaints& complaints, const Settings& settings) {
@@ -248,6 +246,14 @@ void check_decode(const Complaints& complaints, const Settings& settings) {
       "an indicator of attention, or memory=none");
   complaints.require(!chosen<Queries>(settings).looks_ahead(), "an oracle" + with,
                      "schedule=prefill");
+  const bool unites = chosen<Union>(settings).unites();
+  complaints.require(!unites || (chosen<Allocate>(settings).even() &&
+                                 settings.real(keys::std_keep) == 0 && !unites_layers(settings)),
+                     "union=" + settings.text("union") + with,
+                     "allocate=uniform, std_keep=0, union_layers=no");
+  complaints.require(
+      (!unites && settings.count(keys::block) == 1) || !chosen<Merge>(settings).merges(),
+      "merge=" + settings.text("merge") + " with union or block" + with, "merge=drop");
 }
 
 /// Checks that the record sees no more than a cache that was compressed before (policies.md 12).

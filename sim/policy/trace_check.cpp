@@ -1,6 +1,6 @@
 #include <fmt/format.h>
 
-#include "sim/policy/chunked_prefill.hpp"
+#include "sim/policy/policy_run.hpp"
 #include "sim/policy/prepared_record.hpp"
 #include "sim/stages/indicator/indicator.hpp"
 #include "sim/stages/merge/merge.hpp"

@@ -111,6 +111,9 @@ class DecodeRun {
   void find_newest_protected();
   bool is_protected(size_t owner, int64_t slot) const;
   const std::vector<double>& slot_scores(size_t owner);
+  const std::vector<double>& scores_of(size_t owner);
+  void unite_scores();
+  std::vector<int64_t> lowest_blocks(size_t owner, const std::vector<int64_t>& open, int64_t least);
   void start_scorers();
   void start_memory(const std::vector<std::vector<int64_t>>& evicted);
   void score_by_queries(size_t owner, std::vector<double>& scores) const;
@@ -144,6 +147,7 @@ class DecodeRun {
   int64_t sinks_ = 0;
   bool any_whitelisted_ = false, keeps_prompt_ = false;
   std::vector<Scratch> scratch_;     ///< per owner
+  bool united_ = false;              ///< scores in scratch_ are those of all owners together
   bool reads_attention_;             ///< of slots: statistics or merging
   std::vector<double> by_position_;  ///< [N] of a layer's row, or empty
   MergeMemory memory_;

@@ -195,11 +195,66 @@ const std::vector<double>& DecodeRun::slot_scores(size_t owner) {
   return all;
 }
 
+const std::vector<double>& DecodeRun::scores_of(size_t owner) {
+  return united_ ? scratch_[owner].scores : slot_scores(owner);
+}
+
+/// One score for what all owners hold of an entry, where some leave: they hold the same entries.
+void DecodeRun::unite_scores() {
+  united_ = false;
+  const SlotCache& cache = owners_.front();
+  const auto& unite = chosen<Union>(settings_);
+  if (!unite.unites() ||
+      cache.size() <= kept_.places.front() + settings_.share(keys::buffer, kept_.places.front()))
+    return;
+  Table<double> scores(std::ssize(owners_), cache.size());
+  for_owners(1, [&](size_t o) {
+    std::ranges::copy(slot_scores(o), scores.row(static_cast<int64_t>(o)).begin());
+  });
+  unite.apply({0, std::max<int64_t>(0, cache.size() - window_.front())}, scores);
+  for (size_t o = 0; o < owners_.size(); ++o)
+    std::ranges::copy(scores.row(static_cast<int64_t>(o)), scratch_[o].scores.begin());
+  united_ = true;
+}
+
+/// Whole blocks of lowest score, the older of equals, until `least` slots have left; none where
+/// every block is protected or goes on behind the newest slot.
+std::vector<int64_t> DecodeRun::lowest_blocks(size_t owner, const std::vector<int64_t>& open,
+                                              int64_t least) {
+  const SlotCache& cache = owners_[owner];
+  const int64_t size = settings_.count(keys::block);
+  const std::vector<double>& score = scores_of(owner);
+  struct Block {
+    int64_t first, last;  // slots
+    double score;
+  };
+  std::vector<Block> blocks;
+  for (int64_t s = 0; s < cache.size();) {
+    const int64_t number = cache.position(s) / size, first = s;
+    while (s < cache.size() && cache.position(s) / size == number) ++s;
+    const auto from = std::ranges::lower_bound(open, first);
+    const bool whole = std::ranges::lower_bound(open, s) - from == s - first;
+    if (!whole || (number + 1) * size - 1 > cache.positions().back()) continue;
+    blocks.push_back(
+        {first, s,
+         block_score_of(settings_, std::span(score).subspan(static_cast<size_t>(first),
+                                                            static_cast<size_t>(s - first)))});
+  }
+  std::ranges::stable_sort(blocks, {}, &Block::score);
+  std::vector<int64_t> leaving;
+  for (const Block& block : blocks) {
+    if (std::ssize(leaving) >= least) break;
+    for (int64_t s = block.first; s < block.last; ++s) leaving.push_back(s);
+  }
+  std::ranges::sort(leaving);
+  return leaving;
+}
+
 /// The slot of lowest score that nothing protects, the oldest of equals; -1 where all are
 /// protected.
 int64_t DecodeRun::lowest(size_t owner) {
   const int64_t end = owners_[owner].size() - newest_protected_[owner];
-  const std::vector<double>& score = slot_scores(owner);
+  const std::vector<double>& score = scores_of(owner);
   int64_t lowest = -1;
   for (int64_t s = 0; s < end; ++s)
     if ((lowest < 0 || score[static_cast<size_t>(s)] < score[static_cast<size_t>(lowest)]) &&
@@ -215,7 +270,8 @@ std::vector<int64_t> DecodeRun::victims(size_t owner) {
   const int64_t buffer = settings_.share(keys::buffer, b);
   if (cache.size() <= b + buffer) return {};
   const int64_t batch = std::max(buffer + 1, settings_.share(keys::evict_batch, b));
-  if (batch == 1 && deviations_.empty())
+  const bool in_blocks = settings_.count(keys::block) > 1;
+  if (batch == 1 && deviations_.empty() && !in_blocks)
     if (const int64_t slot = lowest(owner); slot >= 0) return {slot};
   std::vector<int64_t> open;
   open.reserve(static_cast<size_t>(cache.size()));
@@ -239,8 +295,10 @@ std::vector<int64_t> DecodeRun::victims(size_t owner) {
     while (oldest + 1 < cache.size() && cache.position(oldest) < first) ++oldest;
     return {oldest};
   }
+  if (in_blocks)
+    if (auto leaving = lowest_blocks(owner, open, batch); !leaving.empty()) return leaving;
   const auto count = std::min<int64_t>(batch, static_cast<int64_t>(open.size()));
-  const std::vector<double>& score = slot_scores(owner);
+  const std::vector<double>& score = scores_of(owner);
   const auto goes_first = [&](int64_t x, int64_t y) {
     const double a = score[static_cast<size_t>(x)], c = score[static_cast<size_t>(y)];
     return a != c ? a < c : x < y;
@@ -255,6 +313,7 @@ void DecodeRun::evict() {
   const auto& merge = chosen<Merge>(settings_);
   MergeRequest request{&settings_, seed_, work_.layer(), {}, &memory_};
   request.owners.resize(owners_.size());
+  unite_scores();
   for_owners(1, [&](size_t o) {
     MergeOwner& owner = request.owners[o];
     owner.cache = &owners_[o];

@@ -140,7 +140,8 @@ void DecodeRun::for_owners(int64_t steps, const std::function<void(size_t)>& bod
 bool DecodeRun::owners_are_apart() const {
   const Merge& merge = chosen<Merge>(settings_);
   const bool of_layer = !scores_.empty() && chosen<Group>(settings_).span() == GroupSpan::layer;
-  return !merge.merges() && !merge.uses_attention() && token_weight_.empty() && !of_layer;
+  return !merge.merges() && !merge.uses_attention() && !chosen<Union>(settings_).unites() &&
+         token_weight_.empty() && !of_layer;
 }
 
 void DecodeRun::run(const DecodeBlock& block, DecodeSeries& series) {

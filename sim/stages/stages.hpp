@@ -185,6 +185,9 @@ enum class BlockScore { mean, max, root_mean_square };  // words of block_score
 /// Entries of the block that holds entry i: [kb, (k+1)b) of the n (policies.md 5.9).
 Range block_of(const Settings& settings, int64_t entry, int64_t entries);
 
+/// One score of those of a block's entries, by `block_score`.
+double block_score_of(const Settings& settings, std::span<const double> entries);
+
 /// Gives every candidate the score of its block, [owners][n].
 void score_blocks(const Settings& settings, Range candidates, Table<double>& scores);
 
@@ -194,7 +197,6 @@ class Union : public Kind {
  public:
   using Kind::Kind;
   bool nests(const Settings&) const override { return true; }  // sees no budget
-  bool goes_on() const override { return !unites(); }
   virtual bool unites() const { return true; }
   /// [owners][n]; only `candidates` count and change.
   virtual void apply(Range candidates, Table<double>& scores) const = 0;

@@ -1,8 +1,7 @@
 """Compressed caches by the book: one later token at a time, one head at a time, float64 slots.
 
 The second implementation that the closed loop is judged by. It shares nothing with the program:
-each rule is written down as in the specification (sections 9, 11 and 12), without batching,
-layer-at-once passes, log-sum-exps or differences of positions.
+each rule is as the specification has it, without batching, log-sum-exps or differences of positions.
 """
 
 from dataclasses import dataclass, field
@@ -51,10 +50,8 @@ class Layer:
         self.wo = weight.T.reshape(self.heads, -1, len(weight))
 
     def append(self, query, key, value) -> None:
-        self.q, self.k, self.v = (
-            np.concatenate([old, new[0].double().numpy()], axis=1)
-            for old, new in ((self.q, query), (self.k, key), (self.v, value))
-        )
+        self.q, self.k, self.v = (np.concatenate([old, new[0].double().numpy()], axis=1)
+                                  for old, new in ((self.q, query), (self.k, key), (self.v, value)))
 
     def softmax(self, head: int, logits: np.ndarray) -> np.ndarray:
         sink = -np.inf if self.sinks is None else self.sinks[head]
@@ -88,8 +85,7 @@ class Cache:
     per_query_head = False
     decodes = False
     period = 0
-    chunk = 0              # the prompt comes in chunks of so many tokens
-    ends = ()              # positions where one ends
+    chunk, ends = 0, ()    # the prompt comes in chunks of so many tokens, which end here
     merge = staticmethod(lambda layer, owners, evicted: None)
     quantize = staticmethod(lambda slots: None)
     inv_freq = None        # positions=cache
@@ -155,9 +151,8 @@ class Cache:
         if self.decodes or position + 1 in self.ends:
             self.rows = attention
             self.statistics(layer, owners, attention)
-            self.evict(layer, owners, attention)
-        while position + 1 in self.ends and any(len(o.slots) > self.budget for o in owners):
-            self.evict(layer, owners, attention)
+            while any(len(o.slots) > self.budget for o in owners):
+                self.evict(layer, owners, attention)
         return output
 
     def placed_logits(self, layer, owner, head, position) -> np.ndarray:
@@ -447,7 +442,7 @@ def public(keys: str, values: str):
 
 
 class NaiveModel:
-    """Runs a model on the prompt, then on one later token after the other.
+    """Runs a model on the prompt, or its first chunk, then on one later token after the other.
 
     `layers` are compressed, all without the argument, but none with a sliding window.
     """
@@ -458,7 +453,7 @@ class NaiveModel:
         ).eval()
         self.cache, self.n, self.compressed = cache, n, layers
         self.first = min(n, cache.chunk or n)
-        cache.ends = {n, *range(self.first, n, self.first)}
+        cache.ends = {n, *range(self.first, n, self.first)} if cache.chunk else ()
         self.layers: dict[int, Layer] = {}
         self.owners: dict[int, list[Owner]] = {}
 
@@ -469,8 +464,7 @@ class NaiveModel:
         self.net.set_attn_implementation(NAME)
         tokens, rows = torch.tensor([list(map(int, ids))]), []
         with torch.inference_mode():
-            for begin, end in [(0, self.first),
-                               *((t, t + 1) for t in range(self.first, len(ids)))]:
+            for begin, end in [(0, self.first), *((t, t + 1) for t in range(self.first, len(ids)))]:
                 self.position = begin
                 result = self.net(tokens[:, begin:end], use_cache=False,
                                   position_ids=torch.arange(begin, end)[None])

@@ -97,6 +97,24 @@ class Presses(unittest.TestCase):
         with self.assertRaisesRegex(kvsim.UsageError, "no method score"):
             kvsim.from_kvpress(kvpress.ChunkKVPress(press=kvpress.SnapKVPress()))
 
+    def test_blocks_of_a_prompt_are_chunks(self):
+        """BlockPress begins its blocks at B entries, a multiple of `chunk` here."""
+        press = {"keydiff": kvpress.KeyDiffPress, "knorm": kvpress.KnormPress}
+        forms = {f"{name},schedule=chunked,chunk={size}": kvpress.BlockPress(
+            kind(compression_ratio=1 - 128.5 / 431), block_size=size)
+                 for name, kind in press.items() for size in (32, 64)}
+        kept = kvsim.replay(kvsim.sample(), [*forms, "keydiff"], "128", layers=LAYERS,
+                            save_keep=True).kept_mask.isel(budget=0).values
+        for row, block in enumerate(forms.values()):
+            for layer, ours in zip(LAYERS, kept[row]):
+                keys = torch.tensor(kvsim.Trace(kvsim.sample())[layer].prompt().keys)[None]
+                places = torch.arange(431.0)[None, None, :, None].expand(1, keys.shape[1], -1, 1)
+                _, left = block.compress(None, torch.zeros(1, 431, keys.shape[1]), keys, places, None, {})
+                mask = np.zeros(ours.shape, ours.dtype)
+                np.put_along_axis(mask, left[0, :, :, 0].long().numpy(), 1, axis=1)
+                np.testing.assert_array_equal(ours, mask, err_msg=repr(block))
+        self.assertTrue((kept[0] != kept[-1]).any())   # they are not those of the prompt at once
+
     def test_queries_that_the_trace_lacks_are_missed(self):
         import tempfile
 

@@ -47,9 +47,50 @@ void Decoding::step(int64_t row) {
     change.push_back(delta);
   }
   see(row, true);
+  std::vector<std::vector<size_t>> leaving(present.size());
   for (size_t o = 0; o < present.size(); ++o)
-    if (std::ranges::count(present[o], true) > budget_[o] + rule_.buffer)
-      for (const size_t leaves : lowest(o, t)) present[o][leaves] = false;
+    if (std::ranges::count(present[o], true) > budget_[o] + rule_.buffer) leaving[o] = lowest(o, t);
+  for (size_t o = 0; o < present.size(); ++o)
+    for (const size_t leaves : leaving[o]) present[o][leaves] = false;
+}
+
+/// The mean over owners where they have one set.
+std::vector<double> Decoding::joint_scores(size_t owner, const std::vector<size_t>& slots) {
+  if (!rule_.united) return scores(owner, slots);
+  std::vector<double> mean(slots.size(), 0.0);
+  for (size_t o = 0; o < present.size(); ++o) {
+    const std::vector<double> own = scores(o, slots);
+    for (size_t x = 0; x < mean.size(); ++x)
+      mean[x] += own[x] / static_cast<double>(present.size());
+  }
+  return mean;
+}
+
+/// Of blocks that are complete and that nothing protects, those of lowest mean score.
+std::vector<size_t> Decoding::lowest_blocks(const std::vector<size_t>& all,
+                                            const std::vector<size_t>& open,
+                                            const std::vector<double>& score, int64_t least) const {
+  const auto size = static_cast<size_t>(rule_.block);
+  std::vector<std::pair<double, size_t>> blocks;
+  for (size_t k = 0; (k + 1) * size <= all.back() + 1; ++k) {
+    double sum = 0, count = 0;
+    bool free = true;
+    for (size_t x = 0; x < all.size(); ++x) {
+      if (all[x] / size != k) continue;
+      free = free && std::ranges::find(open, x) != open.end();
+      sum += score[x];
+      ++count;
+    }
+    if (free && count > 0) blocks.emplace_back(sum / count, k);
+  }
+  std::ranges::sort(blocks);
+  std::vector<size_t> leaving;
+  for (const auto& [of_block, k] : blocks) {
+    if (std::ssize(leaving) >= least) break;
+    for (const size_t i : all)
+      if (i / size == k) leaving.push_back(i);
+  }
+  return leaving;
 }
 
 /// One more row, grouped; over what is present, or over the whole prompt.
@@ -246,9 +287,11 @@ std::vector<size_t> Decoding::lowest(size_t owner, int64_t newest) {
   for (size_t x = 0; x + safe < all.size(); ++x)
     if (!is_safe(all[x])) open.push_back(x);
   if (open.empty()) return {*std::ranges::find_if_not(all, is_safe)};
-  const std::vector<double> score_of = scores(owner, all);
-  std::ranges::stable_sort(open, {}, [&](size_t x) { return score_of[x]; });
+  const std::vector<double> score_of = joint_scores(owner, all);
   const int64_t batch = std::max(rule_.buffer + 1, share(rule_.batch_share));
+  if (rule_.block > 1)
+    if (auto blocks = lowest_blocks(all, open, score_of, batch); !blocks.empty()) return blocks;
+  std::ranges::stable_sort(open, {}, [&](size_t x) { return score_of[x]; });
   open.resize(std::min(open.size(), static_cast<size_t>(batch)));
   for (size_t& x : open) x = all[x];
   return open;

@@ -37,6 +37,8 @@ class Decoding {
     double batch_share = 0;     ///< of the owner's places leaves at once, at least one slot
     int64_t buffer = 0;         ///< slots beside the budget; over both, all above it leave
     bool keeps_prompt = false;  ///< entries of the prompt are safe
+    bool united = false;        ///< scores of all owners become their mean
+    int64_t block = 1;          ///< entries that leave together
     int64_t places = 0;         ///< of every owner that keeps the whole prompt, if more
   };
   /// `kept`: of the prompt, per KV head, or per query head when `per_query_head`.
@@ -57,6 +59,9 @@ class Decoding {
   double score(size_t owner, size_t entry) const;
   std::vector<double> scores(size_t owner, const std::vector<size_t>& slots);
   std::vector<size_t> lowest(size_t owner, int64_t newest);
+  std::vector<double> joint_scores(size_t owner, const std::vector<size_t>& slots);
+  std::vector<size_t> lowest_blocks(const std::vector<size_t>& all, const std::vector<size_t>& open,
+                                    const std::vector<double>& score, int64_t least) const;
   std::vector<double> by_centre(size_t owner, const std::vector<size_t>& slots) const;
 
   const LayerTrace& layer_;

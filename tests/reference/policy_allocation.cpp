@@ -451,65 +451,6 @@ const References<AllocateReference> allocations{
 
 }  // namespace
 
-namespace {
-
-/// [a][entries][c] of [a][N][c]: of KV head a the entries `cache[a]`.
-Tensor picked(const Tensor& tensor, const std::vector<std::vector<int64_t>>& cache) {
-  Tensor out(ElementType::float32, {tensor.dim(0), std::ssize(cache[0]), tensor.dim(2)});
-  for (int64_t a = 0; a < out.dim(0); ++a)
-    for (int64_t i = 0; i < out.dim(1); ++i)
-      for (int64_t x = 0; x < out.dim(2); ++x)
-        test::set_element(
-            out, a, i, x,
-            test::element(tensor, a, cache[static_cast<size_t>(a)][static_cast<size_t>(i)], x));
-  return out;
-}
-
-/// schedule=chunked: again and again a prompt of what is there, in one layer.
-std::vector<Head> in_chunks(const PolicyCase& c, const LayerTrace& layer, double& closest) {
-  const int64_t size = c.settings.count("chunk");
-  std::vector<Head> heads(static_cast<size_t>(c.owners()));
-  std::vector<std::vector<int64_t>> cache(heads.size());
-  for (int64_t t = 0; t < c.n();) {
-    const int64_t end = std::min(t + size, c.n());
-    for (auto& entries : cache)
-      for (int64_t i = t; i < end; ++i) entries.push_back(i);
-    t = end;
-    LayerTrace now = layer;
-    TraceInfo info = *c.info;
-    now.info = &info;
-    now.k = picked(layer.k, cache);
-    now.v = picked(layer.v, cache);
-    now.residual_norm.clear();
-    info.prompt_len = info.total_len = std::ssize(cache[0]);
-    info.query_position.clear();
-    std::vector<std::vector<int64_t>> rows(static_cast<size_t>(info.num_query_heads));
-    for (size_t i = 0; i < cache[0].size(); ++i) {  // queries that all heads still have
-      const int64_t p = cache[0][i];
-      if (std::ranges::any_of(cache, [&](const auto& one) { return one[i] != p; })) continue;
-      info.query_position.push_back(static_cast<int64_t>(i));
-      for (auto& head : rows) head.push_back(p);
-    }
-    now.q = picked(layer.q, rows);
-    PolicyCase part = c;
-    part.settings.set("schedule", "prefill");
-    part.info = &info;
-    part.layers = {&now};
-    part.budget = std::to_string(c.entries());
-    const PolicyResult kept = run_policy(part);
-    closest = std::min(closest, kept.closest);
-    for (size_t o = 0; o < heads.size(); ++o) {
-      heads[o] = kept.layers[0][o];
-      for (auto* const list : {&heads[o].kept, &heads[o].guarded})
-        for (int64_t& i : *list) i = cache[o][static_cast<size_t>(i)];
-    }
-    for (size_t o = 0; o < heads.size(); ++o) cache[o] = heads[o].kept;
-  }
-  return heads;
-}
-
-}  // namespace
-
 PolicyResult run_policy(const PolicyCase& c) {
   PolicyResult result;
   const auto owners = static_cast<size_t>(c.owners());
@@ -520,12 +461,7 @@ PolicyResult run_policy(const PolicyCase& c) {
     result.layers.assign(c.layers.size(), std::vector<Head>(owners, {everything, {}, 0}));
     return result;
   }
-  if (c.settings.is("schedule", "chunked")) {
-    for (const LayerTrace* layer : c.layers)
-      result.layers.push_back(c.skips(layer->layer) ? std::vector<Head>(owners, {everything, {}, 0})
-                                                    : in_chunks(c, *layer, result.closest));
-    return result;
-  }
+  if (c.settings.is("schedule", "chunked")) return run_in_chunks(c);
   PolicyResult unconstrained;
   if (c.settings.is("constrain", "debias")) {
     PolicyCase plain = c;

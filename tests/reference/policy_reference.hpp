@@ -89,6 +89,8 @@ struct PolicyResult {
   double closest = 1;
 };
 PolicyResult run_policy(const PolicyCase& c);
+/// schedule=chunked: again and again a prompt of what is there.
+PolicyResult run_in_chunks(const PolicyCase& c);
 
 /// apportion(T, x, cap) of the rules: largest remainders, with a cap.
 std::vector<int64_t> apportion(int64_t total, const Row& weights, int64_t cap);

@@ -14,9 +14,8 @@ const Declare union_layers("union_layers", "flag", "no", "one set for all layers
 
 }  // namespace keys
 
-namespace {
-
-double score_of(BlockScore kind, std::span<const double> entries) {
+double block_score_of(const Settings& settings, std::span<const double> entries) {
+  const auto kind = settings.word<BlockScore>(keys::block_score);
   if (kind == BlockScore::max) return *std::ranges::max_element(entries);
   const bool squares = kind == BlockScore::root_mean_square;
   double sum = 0;
@@ -24,8 +23,6 @@ double score_of(BlockScore kind, std::span<const double> entries) {
   sum /= static_cast<double>(entries.size());
   return squares ? std::sqrt(sum) : sum;
 }
-
-}  // namespace
 
 Range block_of(const Settings& settings, int64_t entry, int64_t entries) {
   const int64_t size = settings.count(keys::block);
@@ -35,13 +32,12 @@ Range block_of(const Settings& settings, int64_t entry, int64_t entries) {
 
 void score_blocks(const Settings& settings, Range candidates, Table<double>& scores) {
   if (settings.count(keys::block) == 1) return;
-  const auto kind = settings.word<BlockScore>(keys::block_score);
   for (int64_t owner = 0; owner < scores.rows(); ++owner)
     for (int64_t begin = candidates.begin; begin < candidates.end;) {
       const int64_t end = block_of(settings, begin, candidates.end).end;
       const auto own = scores.row(owner).subspan(static_cast<size_t>(begin),
                                                  static_cast<size_t>(end - begin));
-      std::ranges::fill(own, score_of(kind, own));
+      std::ranges::fill(own, block_score_of(settings, own));
       begin = end;
     }
 }

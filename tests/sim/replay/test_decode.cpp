@@ -230,6 +230,70 @@ TEST_CASE("Decoding: triattention scores anew from all queries so far", "[decode
   }
 }
 
+TEST_CASE("Decoding: heads that have one set, and whole blocks that leave", "[decode]") {
+  RandomTraceShape shape;
+  for (const uint64_t seed : {1, 2, 3}) {
+    shape.seed = seed;
+    Rule rule{.statistic = Statistic::mean_visible, .united = true};
+    compare("h2o,union=mean,schedule=decode", rule, shape, {0, 1});
+    rule.places = 34;
+    compare("h2o,union=mean,schedule=decode", rule, shape, {0}, "34");
+    rule.united = false;
+    for (const char* budget : {"9", "13", "34"}) {
+      rule.block = 4;
+      rule.places = std::atoi(budget);
+      compare("h2o,block=4,schedule=decode", rule, shape, {0, 1}, budget);
+    }
+    rule.newest = 8;  // at 9 no block of 4 may leave, and single slots do
+    for (const char* budget : {"9", "16"}) {
+      rule.places = std::atoi(budget);
+      compare("h2o,recent=8,block=4,schedule=decode", rule, shape, {0}, budget);
+    }
+    Rule r_kv{.statistic = Statistic::mean,
+              .first_row = 27,
+              .fold = Rule::Fold::max,
+              .window = 3,
+              .pooled = 3,
+              .mix = 0.07,
+              .batch_share = 0.25,
+              .united = true,
+              .block = 4};
+    Rule far{.statistic = Statistic::trigonometric,
+             .reach = 16,
+             .batch_share = 0.25,
+             .keeps_prompt = true,
+             .united = true,
+             .block = 4};
+    for (const char* budget : {"14", "36"}) {
+      r_kv.places = far.places = std::atoi(budget);
+      compare("r-kv,window=3,kernel=3,union=mean,block=4", r_kv, shape, {0, 1}, budget);
+    }
+    compare("triattention:decode,trigonometric_reach=16,union=mean,block=4", far, shape, {0}, "36");
+  }
+}
+
+TEST_CASE("Decoding: every kind of union leaves all heads of a layer one set", "[decode]") {
+  RandomTraceShape shape;
+  shape.prompt = 30;
+  shape.later = 12;
+  shape.kv_heads = 4;
+  const auto run = random_run(shape, {0}, 1);
+  const auto backend = make_cpu_backend();
+  LayerWork work(run->layers[0], *backend);
+  for (const char* kind : {"mean", "max", "root-mean-square", "best-rank"})
+    for (const char* record : {"h2o", "tova", "r-kv,window=3", "snapkv,window=4,smooth=none"}) {
+      const std::string text = std::string(record) + ",schedule=decode,union=" + kind;
+      CAPTURE(text);
+      const std::vector<LayerKept> kept = kept_of(*run, {text}, {"9"});
+      const std::vector<Record> records = {Record::parse(text)};
+      DecodeReplay replay(work, kept[0], records, {});
+      replay.run([](const StepBlock&) {});
+      const KeptSets& last = *replay.outcomes()[0].kept;
+      CHECK(last.owners.front() != kept[0][0][0]->owners.front());
+      for (const auto& owner : last.owners) CHECK(owner == last.owners.front());
+    }
+}
+
 TEST_CASE("Decoding: a buffer fills up beside the budget, then all above the budget leave",
           "[decode]") {
   Rule rule{.statistic = Statistic::mean_visible, .buffer = 3};

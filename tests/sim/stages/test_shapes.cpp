@@ -113,9 +113,10 @@ TEST_CASE("shapes see no budget, and are refused where they mean nothing", "[sha
   CHECK(nest("snapkv,union=best-rank,block=16,block_score=max"));
   CHECK(nest("snapkv,allocate=threshold"));
   CHECK_FALSE(spends_budget(Record::parse("snapkv,block=16").settings));
-  for (const char* text : {"snapkv,block_score=max", "h2o:official,block=16",
-                           "h2o:official,union=mean", "snapkv,constrain=fair,block=2",
-                           "keepkv,merge_order=merge-first,block=2", "kvmerger,block=2"})
+  for (const char* text :
+       {"snapkv,block_score=max", "knorm,schedule=decode,merge=convex,block=16",
+        "h2o,allocate=ada,schedule=decode,union=mean", "snapkv,constrain=fair,block=2",
+        "keepkv,merge_order=merge-first,block=2", "kvmerger,block=2"})
     CHECK_THROWS_AS(Record::parse(text), Error);
 }
 
