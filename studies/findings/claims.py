@@ -182,7 +182,7 @@ def said(study):
 
 
 def sets(policy, specification):
-    """Who owns a kept set, and when it is chosen: what docs/policies.md says of the preset, and the
+    """Who owns a kept set, and when it is chosen: what docs/presets.md says of the preset, and the
     record of its own changes."""
     preset = policy.split(",")[0]
     row = re.search(rf"^\| `{re.escape(preset)}` \| (`\w+=.*?) \|", specification, flags=re.M)

@@ -222,7 +222,7 @@ def main():
         path.write_text(text, encoding="utf-8")
         print(path)
     runs.write(studies / "losses/claims.csv", claims.every(study))
-    specification = (options.root / "docs/policies.md").read_text(encoding="utf-8")
+    specification = (options.root / "docs/presets.md").read_text(encoding="utf-8")
     runs.write(studies / "losses/claims_bytes.csv", claims.same_bytes(study, specification))
     if options.folder is None:
         return

@@ -51,7 +51,7 @@ class Allocate : public Kind {
   using Kind::Kind;
   virtual bool needs_scores() const { return false; }
   virtual bool across_layers() const { return false; }
-  virtual bool even() const { return false; }  ///< every head has B
+  virtual bool even() const { return false; }                         ///< every head has B
   virtual bool needs_stream(const Settings&) const { return false; }  ///< ScoredLayer::stream_norm
   virtual bool uses_token_classes() const { return false; }           ///< of ScoredLayer
   virtual bool ignores_budget() const { return false; }               ///< allocate=table
