@@ -30,7 +30,7 @@ def bring(package: str, folder: Path) -> None:
     folder.mkdir()
     source, name = package.split(":", 1)
     if source == "deb":
-        subprocess.run(["apt-get", "download", "-q", name], cwd=folder, check=True,
+        subprocess.run(["apt-get", "download", "-q", "-o", "APT::Sandbox::User=root", name], cwd=folder, check=True,
                        stdout=subprocess.DEVNULL)
         subprocess.run(["dpkg-deb", "-x", next(folder.glob("*.deb")), folder], check=True)
     else:
