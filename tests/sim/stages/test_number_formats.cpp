@@ -99,6 +99,50 @@ TEST_CASE("symmetric codes have zero; directions are rounded and norms kept",
   CHECK(*sizes.begin() == Approx(std::sqrt(squares) * std::sqrt(2 / (M_PI * 64))).epsilon(0.01));
 }
 
+TEST_CASE("polar: angles of pairs, then of their lengths, and the length of all",
+          "[quantize][stages]") {
+  std::vector<std::set<int64_t>> seen(4);  // levels of the rounds behind the first, in 1e-4
+  for (uint64_t seed = 1; seed <= 200; ++seed) {
+    const std::vector<float> line = some(seed, 16), found = rounded("polar", line);
+    std::vector<double> x(line.begin(), line.end()), y(found.begin(), found.end());
+    for (size_t round = 0; x.size() > 1; ++round) {
+      std::vector<double> of_x, of_y;
+      for (size_t i = 0; i < x.size(); i += 2) {
+        const double before = std::atan2(x[i + 1], x[i]), after = std::atan2(y[i + 1], y[i]);
+        of_x.push_back(std::hypot(x[i], x[i + 1]));
+        of_y.push_back(std::hypot(y[i], y[i + 1]));
+        if (round > 0) {
+          seen[round].insert(std::llround(after * 1e4));
+          continue;
+        }
+        const double part = after / (M_PI / 8) - 0.5;
+        CHECK(part == Approx(std::round(part)).margin(1e-4));
+        CHECK(std::fabs(before - after) <= M_PI / 16 + 1e-4);
+      }
+      x = of_x;
+      y = of_y;
+    }
+    CHECK(y[0] == Approx(x[0]).epsilon(1.0 / 2048));
+  }
+  for (size_t round = 1; round < 4; ++round) {  // each level is the mean of what is nearest to it
+    REQUIRE(seen[round].size() == 4);
+    std::vector<double> levels;
+    for (const int64_t level : seen[round]) levels.push_back(static_cast<double>(level) / 1e4);
+    for (size_t k = 0; k < 4; ++k) {
+      const double from = k == 0 ? 0 : (levels[k - 1] + levels[k]) / 2;
+      const double to = k == 3 ? M_PI / 2 : (levels[k] + levels[k + 1]) / 2;
+      double mass = 0, moment = 0;
+      for (int cell = 0; cell < 20000; ++cell) {
+        const double a = from + (to - from) * (cell + 0.5) / 20000;
+        const double density = std::pow(std::sin(2 * a), std::pow(2, round) - 1);
+        mass += density;
+        moment += density * a;
+      }
+      CHECK(levels[k] == Approx(moment / mass).margin(1e-3));
+    }
+  }
+}
+
 TEST_CASE("bits by hand", "[quantize][stages]") {
   const std::vector<std::tuple<const char*, int64_t, int64_t>> by_hand = {
       {"int4", 80, 80 * 4 + 3 * 32}, {"symmetric8", 80, 80 * 8 + 3 * 16},
@@ -106,7 +150,8 @@ TEST_CASE("bits by hand", "[quantize][stages]") {
       {"mxfp4", 80, 80 * 4 + 3 * 8}, {"q8_0", 64, 2 * 34 * 8},
       {"q5_1", 64, 2 * 24 * 8},      {"q5_0", 64, 2 * 22 * 8},
       {"q4_1", 64, 2 * 20 * 8},      {"q4_0", 64, 2 * 18 * 8},
-      {"sphere2", 80, 80 * 2 + 32}};
+      {"sphere2", 80, 80 * 2 + 32},  {"polar", 80, 5 * (16 + 8 * 4 + 7 * 2)},
+      {"polar", 20, 2 * 62}};
   for (const auto& [name, numbers, bits] : by_hand) {
     CAPTURE(name);
     CHECK(find_format(name)->bits(numbers, 32) == bits);
