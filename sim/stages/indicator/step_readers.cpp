@@ -1,5 +1,6 @@
 // Estimates by which a later step chooses what it reads (schedule=reads).
 #include "sim/stages/indicator/indicator.hpp"
+#include "sim/stages/stages.hpp"
 
 namespace kvsim::stages::indicator::step_readers {
 namespace {
