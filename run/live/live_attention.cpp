@@ -181,11 +181,14 @@ std::optional<LiveAttention::Outputs> LiveAttention::attend(const Call& call) {
   trace.v = call.v;
   LayerWork work(trace, *backend_, norm_);
   const auto& kept = kept_.at(call.layer)[call.record][call.budget];
+  const Record& record = records()[call.record];
+  if (chosen<Schedule>(record.settings).in_chunks()) {
+    if (leaves_cache_alone(work, *kept, record.settings)) return std::nullopt;
+    return attend_in_chunks(work, record, kept->budget);
+  }
   Session& run = session(call);
   const std::vector<Record>& records = run.first->records();
   if (leaves_cache_alone(work, *kept, records[0].settings)) return std::nullopt;
-  if (chosen<Schedule>(records[0].settings).in_chunks())
-    return attend_in_chunks(work, records[0], kept->budget);
   PrefillOptions options;
   options.norm = norm_;
   options.seed = seed_;

@@ -21,10 +21,11 @@ class LiveAttention {
                 std::vector<int> layers, uint64_t seed, Norm norm);
   ~LiveAttention();
 
-  /// The trace's, but with a query at every position from first() on: what a call holds.
+  /// The trace's, but with every later query, and every query of the prompt where some of them see
+  /// a compressed cache: what a call holds.
   const TraceInfo& info() const { return info_; }
   /// First position whose query may miss entries: n, or where the prompt's first chunk ends for
-  /// some record with schedule=chunked. Every prompt query is part of a call then.
+  /// some record with schedule=chunked.
   int64_t first() const { return first_; }
   const std::vector<Record>& records() const { return policies_->records(); }
   const std::vector<Budget>& budgets() const { return policies_->budgets(); }

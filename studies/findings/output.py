@@ -31,12 +31,13 @@ def save(folder: Path, name: str, draw: Callable[[], Figure], endings=("png", "p
 
 def write_page(about: str, name: str, header, rows, draw) -> None:
     """The command `[DIR] -o STUDIES`: writes STUDIES/losses/NAME.csv of rows(DIR), and STUDIES/NAME.png, which
-    draw(STUDIES) makes of that table; without DIR of the table as it stands."""
+    draw(STUDIES) makes of that table; without DIR of the table as it stands. Several tables: `rows` by name."""
     arguments = parser(about, name, "DIR", "STUDIES", "?")
     options = arguments.parse_args()
     if options.source is not None:
-        listed = list(rows(options.source))
-        if not listed:
-            arguments.error(f"{options.source}: found no closed loop of this study")
-        runs.write(options.out / f"losses/{name}.csv", [header, *listed])
+        for table, rows_of in (rows if isinstance(rows, dict) else {name: rows}).items():
+            listed = list(rows_of(options.source))
+            if not listed:
+                arguments.error(f"{options.source}: found no closed loop of this study")
+            runs.write(options.out / f"losses/{table}.csv", [header, *listed])
     save(options.out, name, lambda: draw(options.out), ("png",))

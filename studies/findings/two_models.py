@@ -42,8 +42,8 @@ def rows(folder):
     yield from found[HEADER].map(lambda one: f"{one:.5g}" if isinstance(one, float) else one).values.tolist()
 
 
-def read(studies):
-    return pandas.read_csv(studies / "losses/two_models.csv", dtype={"budget": str})
+def read(studies, name="two_models"):
+    return pandas.read_csv(studies / f"losses/{name}.csv", dtype={"budget": str})
 
 
 def relative(losses, base=BASE):
@@ -64,17 +64,17 @@ def number(value):
 def rivals(losses):
     """Policies that see no later token and hold what the budget gives, on both models."""
     more = {one.policy for one in boards.leaderboard(losses, BASE).itertuples() if boards.off_budget(one.held)}
-    return [one for one in POLICIES if one not in HINDSIGHT and one not in more]
+    return [one for one in losses.policy.unique() if one not in HINDSIGHT and one not in more]
 
 
 def best(found, model, budget, among):
     return min(among, key=lambda one: found[model, one, budget][0])
 
 
-def table(studies, model):
+def table(studies, model, name="two_models"):
     """Header and rows: losses relative to the base's on a model, its own in nats at the end. Bold: the
-    least of the policies that see no later token."""
-    losses = read(studies)
+    least of the policies that see no later token. `name`: of the table of losses."""
+    losses = read(studies, name)
     found = relative(losses)
     own = losses[(losses.model == model) & (losses.policy == BASE)]
     nats = [np.exp(np.log(own[own.budget == budget].kl).mean()) for budget in BUDGETS]
@@ -84,7 +84,7 @@ def table(studies, model):
         text = cell(found[model, policy, budget])
         return f"**{text}**" if policy == best(found, model, budget, among) else text
 
-    order = sorted((one for one in POLICIES if one != BASE),
+    order = sorted((one for one in losses.policy.unique() if one != BASE),
                    key=lambda one: (one in HINDSIGHT,
                                     np.log([found[model, one, b][0] for b in BUDGETS]).sum()))
     return (["policy", *BUDGETS],
@@ -93,19 +93,23 @@ def table(studies, model):
              for one in order] + [[f"`{BASE}`, nats", *(f"{one:.3f}" for one in nats)]])
 
 
-def published(studies):
+def published(studies, name="two_models", ours=OURS, worst=None):
     """Header and rows: losses of our presets relative to the published policy that loses least on the model
-    at the budget, with intervals; at the end the geometric mean over models and budgets."""
-    losses = read(studies)
-    found, own = relative(losses), [one for one in rivals(losses) if one not in OURS]
+    at the budget, with intervals; at the end the geometric mean over models and budgets. `worst`: one of
+    ours, of which the document where it is worst is told, too."""
+    losses = read(studies, name)
+    found, own = relative(losses), [one for one in rivals(losses) if one not in ours]
     bases = {(model, b): best(found, model, b, own) for model in MODELS for b in BUDGETS}
     against = {base: relative(losses, base) for base in set(bases.values())}
     rows_ = []
     for model in MODELS:
         rows_.append([model, "the best published", *(f"`{bases[model, b]}`" for b in BUDGETS)])
         rows_ += [[model, f"`{one}`", *(cell(against[bases[model, b]][model, one, b]) for b in BUDGETS)]
-                  for one in OURS]
-    for one in OURS:
+                  for one in ours]
+        if worst:
+            rows_.append([model, f"`{worst}`, worst document", *(
+                number(against[bases[model, b]][model, worst, b][3]) for b in BUDGETS)])
+    for one in ours:
         mean = np.exp(np.mean([np.log(against[base][model, one, b][0]) for (model, b), base in bases.items()]))
         rows_.append(["both, mean", f"`{one}`", number(mean), *[""] * (len(BUDGETS) - 1)])
     return ["model", "policy", *BUDGETS], rows_
@@ -181,21 +185,21 @@ def orders(studies):
     return ["budget", "between the models", *(f"between documents, {name}" for name in MODELS)], rows_
 
 
-def draw(studies):
+def draw(studies, name="two_models", title="Two models, the same study", drawn=DRAWN, bands=BANDS):
     """A panel per model: losses relative to the base's by budget."""
-    losses = read(studies)
+    losses = read(studies, name)
     found = relative(losses)
     count = losses.text.nunique()
     fig, axes = style.frame(
-        "Two models, the same study",
+        title,
         "KL divergence of the next-token distribution from the full cache's, relative to "
         f"{BASE} with the same number of entries (1). Lower is better. Geometric mean over {count} documents, "
         f"one per source, prompts of {losses.prompt_tokens.max()} tokens, weights of four bits; bands: 95 % intervals of "
-        f"{' and '.join(BANDS)}.\n{HINDSIGHT[1]} knows the future: no competitor.", 1, 2, 3.0, (),
+        f"{' and '.join(bands)}.\n{HINDSIGHT[1]} knows the future: no competitor.", 1, 2, 3.0, (),
         (style.BUDGET, f"loss relative to {BASE}"), sharey=True)
     for ax, (model, name) in zip(axes.flat, MODELS.items()):
         ax.axhline(1, color=style.REFERENCE, linewidth=0.8)
-        lines.over_budgets(ax, [float(one) for one in BUDGETS], DRAWN, BANDS, lambda policy, budget, model=model:
+        lines.over_budgets(ax, [float(one) for one in BUDGETS], drawn, bands, lambda policy, budget, model=model:
                            found.get((model, policy, f"{budget:g}")))
         ax.set_title(name)
     return fig

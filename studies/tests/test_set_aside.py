@@ -20,7 +20,7 @@ class SetAside(unittest.TestCase):
         (self.studies / "losses").mkdir()
         for name, policies in ((set_aside.JUDGED, (*set_aside.PUBLISHED, *set_aside.OURS, set_aside.HINDSIGHT)),
                                (set_aside.CHOICE, (set_aside.BASE, *set_aside.CANDIDATES))):
-            with (self.studies / name).open("w", newline="") as file:
+            with (self.studies / f"losses/{name}.csv").open("w", newline="") as file:
                 csv.writer(file).writerows([two_models.HEADER] + [
                     [model, text, "code", policy, budget, 704, 128, budget, loss, loss, 0.9, loss]
                     for model in set_aside.MODELS for text in DOCUMENTS for budget in set_aside.BUDGETS
