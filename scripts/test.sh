@@ -11,17 +11,27 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 # shellcheck disable=SC2086  # lists of names
 ensure_packages $PACKAGES $TEST_PACKAGES
 ensure_venv plots "$KVSIM_ROOT/plots/requirements.txt"
-if [ "${1:-}" != --sanitizers ]; then
+
+# What groups need besides, with a log of its own: it comes over the network while the compiler works.
+install_for_groups() {
+  LOG=$(mktemp "${TMPDIR:-/tmp}/kvsim-script.XXXXXX")
+  trap 'rm -f "$LOG"' EXIT
+  ensure_transformers oldest
+  ensure_transformers newest
   ensure_venv lint "$KVSIM_ROOT/scripts/lint_requirements.txt"
   ensure_venv cluster "$KVSIM_ROOT/scripts/cluster/requirements.txt"
   ensure_venv docs "$KVSIM_ROOT/docs/requirements.txt"
   ensure_venv wheel "$KVSIM_ROOT/scripts/wheel_requirements.txt"
-  ensure_transformers oldest
-  ensure_transformers newest
   ensure_nvcc
-fi
+}
 presets=(release)
-[ "${1:-}" != --sanitizers ] || presets=(asan tsan)
+installing=
+if [ "${1:-}" = --sanitizers ]; then
+  presets=(asan tsan)
+else
+  (install_for_groups) &
+  installing=$!
+fi
 
 cd "$KVSIM_ROOT"
 failed=()
@@ -39,6 +49,7 @@ run_groups() {
 
 for preset in "${presets[@]}"; do
   build "$preset" kvsim_tests   # and kvsim, which it starts
+  [ -z "$installing" ] || wait "$installing"   # it has said what failed
   run_groups "$preset"
 done
 

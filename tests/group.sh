@@ -67,7 +67,7 @@ group_figures() {   # label: python
 group_page_script() {   # label: python
   tsc -p python/kvsim/plots/report/tsconfig.json
 }
-group_page() {   # label: program alone
+group_page() {   # label: program
   "$system_python" -m unittest discover -s tests/report
 }
 group_markup() {   # label: capture

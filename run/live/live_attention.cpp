@@ -1,6 +1,7 @@
 #include "run/live/live_attention.hpp"
 
 #include "sim/policy/policy_run.hpp"
+#include "sim/policy/prepared_record.hpp"
 #include "sim/replay/layer_replay.hpp"
 #include "sim/replay/slots.hpp"
 
@@ -8,11 +9,15 @@ namespace kvsim {
 namespace {
 
 /// First position whose query sees a compressed cache.
-int64_t first_compressed(const std::vector<Record>& records, const TraceInfo& info) {
+int64_t first_compressed(const std::vector<Record>& records, const std::vector<Budget>& budgets,
+                         const TraceInfo& info) {
   int64_t first = info.prompt_len;
-  for (const Record& record : records)
-    if (chosen<Schedule>(record.settings).in_chunks())
-      first = std::min(first, chunk_ends(record.settings, info.prompt_len).front());
+  for (const Record& record : records) {
+    if (!chosen<Schedule>(record.settings).in_chunks()) continue;
+    for (const Budget& budget : record.own_budgets.empty() ? budgets : record.own_budgets)
+      first = std::min(first,
+                       prompt_chunks(record.settings, budget, info.prompt_len).front().range.end);
+  }
   return first;
 }
 
@@ -65,7 +70,7 @@ struct LiveAttention::Session {
 LiveAttention::LiveAttention(const TraceReader& reader, std::vector<Record> records,
                              std::vector<Budget> budgets, std::vector<int> layers, uint64_t seed,
                              Norm norm)
-    : reader_(reader), first_(first_compressed(records, reader.info())),
+    : reader_(reader), first_(first_compressed(records, budgets, reader.info())),
       info_(with_all_later_queries(reader.info(), first_)), layers_(std::move(layers)), seed_(seed),
       norm_(norm), files_(reader), backend_(make_cpu_backend()) {
   for (const int layer : layers_) {
@@ -142,7 +147,7 @@ LiveAttention::Session& LiveAttention::session(const Call& call) {
 
 /// Every chunk, and what follows the prompt, sees what the compression before it left.
 LiveAttention::Outputs LiveAttention::attend_in_chunks(const LayerWork& work, const Record& record,
-                                                       int64_t budget) const {
+                                                       const Budget& budget) const {
   const auto compressed = ChunkedPrefill(record, seed_, files_).run(work, budget);
   const int64_t first = compressed.front().end, last = info_.total_len, width = work.value_dim();
   Outputs outputs{
@@ -184,7 +189,8 @@ std::optional<LiveAttention::Outputs> LiveAttention::attend(const Call& call) {
   const Record& record = records()[call.record];
   if (chosen<Schedule>(record.settings).in_chunks()) {
     if (leaves_cache_alone(work, *kept, record.settings)) return std::nullopt;
-    return attend_in_chunks(work, record, kept->budget);
+    const auto& own = record.own_budgets.empty() ? budgets() : record.own_budgets;
+    return attend_in_chunks(work, record, own[call.budget]);
   }
   Session& run = session(call);
   const std::vector<Record>& records = run.first->records();

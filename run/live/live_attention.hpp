@@ -58,7 +58,7 @@ class LiveAttention {
   struct Session;  // one record at one budget on its way through the layers
 
   void refuse_later_surveys() const;
-  Outputs attend_in_chunks(const LayerWork& work, const Record& record, int64_t budget) const;
+  Outputs attend_in_chunks(const LayerWork& work, const Record& record, const Budget& budget) const;
   Session& session(const Call& call);
 
   const TraceReader& reader_;

@@ -1,4 +1,5 @@
 #include "sim/policy/policy_run.hpp"
+#include "sim/policy/prepared_record.hpp"
 
 namespace kvsim {
 namespace {
@@ -22,14 +23,41 @@ void name_entries(const Sets& cache, Sets& slots) {
     for (uint32_t& slot : slots[owner]) slot = cache[owner][slot];
 }
 
+/// Puts what was kept of earlier chunks before what is kept of the newest.
+void put_before(const KeptSets& earlier, KeptSets& newest) {
+  const auto join = [](const auto& before, auto& behind) {
+    for (size_t o = 0; o < behind.size(); ++o)
+      behind[o].insert(behind[o].begin(), before[o].begin(), before[o].end());
+  };
+  join(earlier.owners, newest.owners);
+  join(earlier.guarded, newest.guarded);
+  newest.budget += earlier.budget;
+  for (size_t o = 0; o < newest.tied.size(); ++o) newest.tied[o] += earlier.tied[o];
+  for (size_t o = 0; o < newest.places.size(); ++o) newest.places[o] += earlier.places[o];
+}
+
+/// Entries of a chunk's `length` that may stay where a prompt of n is to be compressed so far.
+int64_t share_of(const Settings& settings, const Budget& budget, int64_t n, int64_t length) {
+  return std::max<int64_t>(1, budget.is_ratio ? budget_entries(settings, budget, length)
+                                              : budget.entries(n) * length / n);
+}
+
 }  // namespace
 
-std::vector<int64_t> chunk_ends(const Settings& settings, int64_t entries) {
-  std::vector<int64_t> ends;
-  for (int64_t end = settings.count(keys::chunk); end < entries; end += settings.count(keys::chunk))
-    ends.push_back(end);
-  ends.push_back(entries);
-  return ends;
+bool compresses_chunks_alone(const Settings& settings) {
+  enum class ChunkScope { cache, chunk };
+  return settings.word<ChunkScope>(keys::chunk_scope) == ChunkScope::chunk;
+}
+
+std::vector<PromptChunk> prompt_chunks(const Settings& settings, const Budget& budget, int64_t n) {
+  const bool alone = compresses_chunks_alone(settings);
+  const int64_t size = settings.count(keys::chunk), entries = budget_entries(settings, budget, n);
+  const int64_t first = !alone && rounds_like_kvpress(settings) ? entries : size;
+  std::vector<PromptChunk> chunks;
+  for (Range range{0, std::min(first, n)}; range.begin < n;
+       range = {range.end, std::min(range.end + size, n)})
+    chunks.push_back({range, alone ? share_of(settings, budget, n, range.size()) : entries});
+  return chunks;
 }
 
 ChunkedPrefill::ChunkedPrefill(const Record& record, uint64_t seed, const SideFiles& files)
@@ -39,30 +67,34 @@ ChunkedPrefill::ChunkedPrefill(const Record& record, uint64_t seed, const SideFi
 }
 
 std::vector<ChunkedPrefill::Compressed> ChunkedPrefill::run(const LayerWork& work,
-                                                            int64_t budget) const {
+                                                            const Budget& budget) const {
+  const bool alone = compresses_chunks_alone(record_.settings);
   std::vector<Compressed> all;
   Sets cache(static_cast<size_t>(work.kv_heads()));
-  for (const int64_t end : chunk_ends(record_.settings, work.entries())) {
-    const int64_t begin = all.empty() ? 0 : all.back().end;
-    for (auto& entries : cache)
-      for (int64_t i = begin; i < end; ++i) entries.push_back(static_cast<uint32_t>(i));
-    const auto kept = compress(work, budget, end, cache);
+  for (const PromptChunk& chunk : prompt_chunks(record_.settings, budget, work.entries())) {
+    for (auto& entries : cache) {
+      if (alone) entries.clear();
+      for (int64_t i = chunk.range.begin; i < chunk.range.end; ++i)
+        entries.push_back(static_cast<uint32_t>(i));
+    }
+    const auto kept = compress(work, chunk, cache);
+    if (alone && !all.empty()) put_before(*all.back().kept, *kept);
     cache = kept->owners;
-    all.push_back({end, kept});
+    all.push_back({chunk.range.end, kept});
   }
   return all;
 }
 
 /// As a prompt of what is there, its entries numbered from 0.
-std::shared_ptr<KeptSets> ChunkedPrefill::compress(const LayerWork& work, int64_t budget,
-                                                   int64_t end, const Sets& cache) const {
-  const Range newest = held_by_all(cache, end);
+std::shared_ptr<KeptSets> ChunkedPrefill::compress(const LayerWork& work, const PromptChunk& chunk,
+                                                   const Sets& cache) const {
+  const Range newest = held_by_all(cache, chunk.range.end);
   const TraceInfo info = cache_info(work.info(), std::ssize(cache[0]), newest);
   const LayerTrace layer = cache_layer(work.trace(), info, cache, newest);
   LayerWork own(layer, work.backend(), work.measured_norm());
   Budget count;
-  count.amount = Decimal(budget);
-  count.label = std::to_string(budget);
+  count.amount = Decimal(chunk.entries);
+  count.label = std::to_string(chunk.entries);
   PolicyRun run({record_}, {count}, info, {work.layer()}, seed_, files_);
   auto kept = std::make_shared<KeptSets>(*run.select(own)[0][0]);
   name_entries(cache, kept->owners);

@@ -322,8 +322,7 @@ void PolicyRun::Impl::select_in_chunks(const LayerWork& work, LayerKept& kept) c
     if (!record.stage<Schedule>().in_chunks() || record.skips(work.layer())) continue;
     const ChunkedPrefill chunks(records[r], seed, files);
     for (size_t b = 0; b < budgets.size(); ++b)
-      if (!record.budgets[b].keeps_all)
-        kept[r][b] = chunks.run(work, record.budgets[b].entries).back().kept;
+      if (!record.budgets[b].keeps_all) kept[r][b] = chunks.run(work, record.asked[b]).back().kept;
   }
 }
 

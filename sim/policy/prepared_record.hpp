@@ -138,6 +138,16 @@ struct PreparedRecord {
 /// B: exact, or as kvpress computes it in IEEE doubles (policies.md 3).
 int64_t budget_entries(const Settings& settings, const Budget& budget, int64_t n);
 
+/// A chunk of a prompt, and what is compressed behind it (policies.md 12).
+struct PromptChunk {
+  Range range;          ///< its positions
+  int64_t entries = 0;  ///< that may stay: B of all that is left, or the chunk's share of B
+};
+/// Chunks of a prompt of n entries with schedule=chunked.
+std::vector<PromptChunk> prompt_chunks(const Settings& settings, const Budget& budget, int64_t n);
+/// Is each chunk compressed by itself, and not what the cache holds?
+bool compresses_chunks_alone(const Settings& settings);
+
 /// A record without its constraint, where the constraint compares with what that would keep.
 std::optional<Record> unconstrained(const Record& record);
 

@@ -262,9 +262,10 @@ void check_chunks(const Complaints& complaints, const Settings& settings) {
   const std::string with = " with schedule=chunked";
   const auto& queries = chosen<Queries>(settings);
   complaints.require(
-      queries.observes_newest(settings),
+      compresses_chunks_alone(settings) ? !queries.looks_ahead()
+                                        : queries.observes_newest(settings),
       "queries=" + settings.text("queries") + with + ": those of earlier chunks are gone",
-      "queries=window or none, or last with last_queries=1");
+      "queries=window or none, or last with last_queries=1; or chunk_scope=chunk");
   complaints.require(!chosen<Join>(settings).joins() && !queries.of_probe(), "a probe" + with,
                      "queries=window or none, or last with last_queries=1");
   const auto& indicator = chosen<Indicator>(settings);

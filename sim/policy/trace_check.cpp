@@ -116,16 +116,22 @@ void RecordCheck::need_for_merging(int64_t budget, std::set<int64_t>& needed) co
 
 /// Queries that observe where a chunk of the prompt ends.
 void RecordCheck::observed_after_chunks(std::set<int64_t>& needed) const {
-  for (const PreparedBudget& b : record_.budgets)
-    for (const int64_t end : chunk_ends(record_.settings, info_.prompt_len)) {
-      if (end <= b.entries || b.keeps_all) continue;
+  const auto& queries = record_.stage<Queries>();
+  const bool alone = compresses_chunks_alone(record_.settings);
+  for (size_t b = 0; b < record_.budgets.size(); ++b) {
+    if (record_.budgets[b].keeps_all) continue;
+    for (const PromptChunk& chunk :
+         prompt_chunks(record_.settings, record_.asked[b], info_.prompt_len)) {
       TraceInfo seen = info_;
-      seen.prompt_len = end;
+      seen.prompt_len = chunk.range.end;
       Segment segment;
-      segment.range = {0, end};
-      record_.stage<Queries>().observe(record_.settings, b.window, seen, segment);
+      segment.range = {alone ? chunk.range.begin : 0, chunk.range.end};
+      if (segment.range.size() <= chunk.entries) continue;
+      const int64_t window = queries.window(record_.settings, chunk.entries, segment.range.size());
+      queries.observe(record_.settings, window, seen, segment);
       needed.insert(segment.positions.begin(), segment.positions.end());
     }
+  }
 }
 
 void RecordCheck::queries() const {

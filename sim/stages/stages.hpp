@@ -161,7 +161,7 @@ class Memory : public Kind {
 };
 
 namespace keys {
-extern const Declare chunk, period, evict_batch, keep_prompt, buffer;
+extern const Declare chunk, chunk_scope, period, evict_batch, keep_prompt, buffer;
 }
 
 /// When compression runs (policies.md 12).

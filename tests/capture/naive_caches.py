@@ -7,13 +7,6 @@ each rule is as the specification has it, without batching, log-sum-exps or diff
 from dataclasses import dataclass, field
 
 import numpy as np
-import torch
-import transformers
-from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-
-NAME = "naive_caches"
-
 
 @dataclass
 class Slot:
@@ -86,6 +79,7 @@ class Cache:
     decodes = False
     period = 0
     chunk, ends = 0, ()    # the prompt comes in chunks of so many tokens, which end here
+    alone = 0.0            # share of each chunk that stays, which is compressed by itself
     merge = staticmethod(lambda layer, owners, evicted: None)
     quantize = staticmethod(lambda slots: None)
     inv_freq = None        # positions=cache
@@ -106,16 +100,35 @@ class Cache:
             score = self.scores(layer, owner, count)
             safe = self.safe(list(range(count)))
             order = sorted(range(count), key=lambda i: (i in safe, score[i], i), reverse=True)
-            kept = sorted(order[: self.budget])
+            places = self.places(count)
+            kept = sorted(order[:places])
             owner.slots = layer.slots(owner, kept)
             for slot in owner.slots:
                 slot.score = score[slot.position]
-            evicted.append(layer.slots(owner, sorted(order[self.budget :])))
+            evicted.append(layer.slots(owner, sorted(order[places:])))
         self.rows = [[layer.full_row(h, count - 1) for h in o.heads] for o in owners]
         self.merge(layer, owners, evicted)
         for owner in owners:
             self.quantize(owner.slots)
         return owners
+
+    def places(self, count: int) -> int:
+        return max(1, int(count * self.alone)) if self.alone else self.budget
+
+    def compress_chunk(self, layer: Layer, owners: list[Owner], attention: list, end: int) -> None:
+        """What came with the newest chunk, as if it were the whole prompt."""
+        begin = (end - 1) // self.chunk * self.chunk
+        for owner, rows in zip(owners, attention):
+            new = [s.position >= begin for s in owner.slots]
+            chunk = Owner(owner.heads, owner.kv)
+            chunk.slots = [s for s, own in zip(owner.slots, new) if own]
+            owner.chunk, owner.rows = chunk, [row[new] / row[new].sum() for row in rows]
+        self.statistics(layer, [o.chunk for o in owners], [o.rows for o in owners])
+        safe = self.safe(list(range(begin, end)))
+        for owner in owners:
+            owner.chunk.slots.sort(key=lambda s: (s.position in safe, s.score, s.position))
+            left = owner.chunk.slots[: -self.places(end - begin)]
+            owner.slots = [s for s in owner.slots if all(s is not one for one in left)]
 
     def statistics(self, layer: Layer, owners: list[Owner], attention: list) -> None:
         """`attention` [owner][head of it][slot], of the newest query."""
@@ -150,6 +163,9 @@ class Cache:
                 output[head] = attention[-1][-1] @ values
         if self.decodes or position + 1 in self.ends:
             self.rows = attention
+            if self.alone:
+                self.compress_chunk(layer, owners, attention, position + 1)
+                return output
             self.statistics(layer, owners, attention)
             while any(len(o.slots) > self.budget for o in owners):
                 self.evict(layer, owners, attention)
@@ -439,62 +455,3 @@ def public(keys: str, values: str):
             slot.value = round_trip(np.float32(slot.value), values).astype(np.float64)
 
     return staticmethod(quantize)
-
-
-class NaiveModel:
-    """Runs a model on the prompt, or its first chunk, then on one later token after the other.
-
-    `layers` are compressed, all without the argument, but none with a sliding window.
-    """
-
-    def __init__(self, folder, cache: Cache, n: int, layers=None):
-        self.net = transformers.AutoModelForCausalLM.from_pretrained(
-            folder, dtype=torch.float32, attn_implementation="eager"
-        ).eval()
-        self.cache, self.n, self.compressed = cache, n, layers
-        self.first = min(n, cache.chunk or n)
-        cache.ends = {n, *range(self.first, n, self.first)} if cache.chunk else ()
-        self.layers: dict[int, Layer] = {}
-        self.owners: dict[int, list[Owner]] = {}
-
-    def logits(self, ids) -> torch.Tensor:
-        """[T, vocabulary] float64, of the later tokens."""
-        ALL_MASK_ATTENTION_FUNCTIONS.register(NAME, ALL_MASK_ATTENTION_FUNCTIONS["eager"])
-        ALL_ATTENTION_FUNCTIONS.register(NAME, self._attend)
-        self.net.set_attn_implementation(NAME)
-        tokens, rows = torch.tensor([list(map(int, ids))]), []
-        with torch.inference_mode():
-            for begin, end in [(0, self.first), *((t, t + 1) for t in range(self.first, len(ids)))]:
-                self.position = begin
-                result = self.net(tokens[:, begin:end], use_cache=False,
-                                  position_ids=torch.arange(begin, end)[None])
-                rows.append(result.logits[0, -1].double())
-        return torch.stack(rows[1 + self.n - self.first :])
-
-    def _attend(self, module, query, key, value, attention_mask, **kwargs):
-        number, window = module.layer_idx, kwargs.get("sliding_window")
-        if self.position == 0:
-            layer = self.layers[number] = Layer(module, query, key, value, kwargs)
-            begins = [max(0, t + 1 - window) if window else 0 for t in range(self.first)]
-            output = [self._plain(layer, t, b) for t, b in enumerate(begins)]
-            if not window and (self.compressed is None or number in self.compressed):
-                self.owners[number] = self.cache.compress(layer, self.first)
-            return torch.tensor(np.array(output)[None], dtype=query.dtype), None
-        layer, t = self.layers[number], self.position
-        layer.append(query, key, value)
-        if number not in self.owners:
-            output = self._plain(layer, t, max(0, t + 1 - window) if window else 0)
-        else:
-            if self.cache.period and t > self.n and (t - self.n) % self.cache.period == 0:
-                self.owners[number] = self.cache.compress(layer, t)
-            output = self.cache.step(layer, self.owners[number], t)
-        return torch.tensor(output[None, None], dtype=query.dtype), None
-
-    def _plain(self, layer: Layer, position: int, begin: int) -> np.ndarray:
-        rows = []
-        for head in range(layer.heads):
-            seen = slice(begin, position + 1)
-            kv = head // layer.group
-            logits = layer.logits(head, layer.q[head][position], layer.k[kv][seen])
-            rows.append(layer.softmax(head, logits) @ layer.v[kv][seen])
-        return np.array(rows)

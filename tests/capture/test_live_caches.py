@@ -1,6 +1,6 @@
 """Does the closed loop run the model as if its cache were merged, rounded, moved or chosen anew?
 
-Judged by naive_caches.py, which runs the model a token, a head and a slot at a time.
+Judged by naive_caches.py and naive_model.py, which run the model a token, a head and a slot at a time.
 Run: KVSIM_BIN=path/to/kvsim python3 tests/capture/test_live_caches.py
 """
 
@@ -18,6 +18,7 @@ import h5py
 import naive_caches as naive
 import numpy as np
 import torch
+from naive_model import NaiveModel
 
 PROGRAM = os.environ.get("KVSIM_BIN", Path(__file__).resolve().parents[2] / "build" / "kvsim")
 
@@ -50,7 +51,7 @@ class ChangedCaches(WithLoop):
         with h5py.File(trace) as f:
             ids, n = f["tokens/id"][:], int(f.attrs["prompt_len"])
         folder = self.model_folder(family)
-        part = naive.NaiveModel(folder, make(int(n * share)), n).logits(ids).log_softmax(-1)
+        part = NaiveModel(folder, make(int(n * share)), n).logits(ids).log_softmax(-1)
         full = masked_pass(folder, ids, n, [], None).log_softmax(-1)[n:]
         kl = (full.exp() * (full - part)).sum(-1).numpy()
         self.assertGreater(kl.mean(), 1e-3)
@@ -130,6 +131,12 @@ class ChangedCaches(WithLoop):
         self.check("streaming,sinks=4,schedule=chunked,chunk=9",
                    lambda b: with_kinds(naive.Streaming(b), chunk=9))
 
+    def test_chunks_that_are_compressed_by_themselves(self):
+        for record, make, chunk in (("knorm", naive.Cache, 16), ("tova", naive.SafeTova, 7)):
+            with self.subTest(record):
+                self.check(f"{record},schedule=chunked,chunk={chunk},chunk_scope=chunk",
+                           lambda b, m=make, c=chunk: with_kinds(m(b), chunk=c, alone=0.5))
+
     def test_hindsight_step_by_step(self):
         self.check("oracle-step", naive.Hindsight)
 
@@ -148,7 +155,7 @@ class ChangedCaches(WithLoop):
             ids, n = f["tokens/id"][:], int(f.attrs["prompt_len"])
         folder = self.model_folder("llama")
         tova = with_kinds(naive.Tova(n // 2), decodes=True)
-        part = naive.NaiveModel(folder, tova, n, [0, 2]).logits(ids).log_softmax(-1)
+        part = NaiveModel(folder, tova, n, [0, 2]).logits(ids).log_softmax(-1)
         full = masked_pass(folder, ids, n, [], None).log_softmax(-1)[n:]
         kl = (full.exp() * (full - part)).sum(-1).numpy()
         np.testing.assert_allclose(found["kl_divergence"][0, 0], kl, rtol=1e-3, atol=2e-5)

@@ -147,6 +147,44 @@ TEST_CASE("files do not include each other in circles", "[sources]") {
     check_no_circles(includes_below(folder, room_of));
 }
 
+/// Builds that compile file by file may then read these headers once, and still find what is
+/// missing.
+TEST_CASE("a file includes those headers that are precompiled whose names it uses", "[sources]") {
+  const std::map<std::string, std::regex> named = {
+      {"sim/core/prelude.hpp", std::regex(R"(\bstd::|\bu?int\d+_t\b)")},
+      {"fmt/format.h", std::regex(R"(\bfmt::)")},
+      {"random", std::regex(R"(\bstd::(mt19937|\w+_distribution))")},
+      {"catch2/catch.hpp", std::regex(R"(\b(TEST_CASE|CHECK|REQUIRE|Approx)\b)")}};
+  Includes includes;
+  std::map<std::string, std::string> texts;
+  for (const char* folder : {"sim", "analysis", "io", "run", "cli", "tests"})
+    for (const fs::path& file : sources_below(folder, {".cpp", ".hpp"})) {
+      const std::string from = file.generic_string();
+      std::set<std::string>& own = includes[from];
+      for (const std::string& line : lines_of(kRoot / file)) {
+        std::smatch found;
+        texts[from] += line.substr(0, line.find("//")) + "\n";
+        if (std::regex_search(line, found, kOurs) || std::regex_search(line, found, kTheirs))
+          own.insert(found[1]);
+      }
+    }
+  for (const auto& [from, others] : Includes(includes))
+    for (const std::string& to : others) includes[to];
+  for (const auto& [file, text] : texts) {
+    const std::set<std::string> without = {"sim/core", "sim/backend/cuda"};
+    if (without.contains(file.substr(0, file.rfind('/'))) ||
+        file.starts_with("sim/backend/cpu/kernels") || file == "tests/fuzz/coverage.cpp" ||
+        file == "tests/fuzz/libfuzzer.cpp")
+      continue;
+    const std::set<std::string> seen = reached(includes, file);
+    for (const auto& [header, names] : named) {
+      INFO(file << " uses names of " << header);
+      CHECK((seen.contains(header) || !std::regex_search(text, names)));
+    }
+  }
+  CHECK(texts.size() > 300);
+}
+
 TEST_CASE("the simulator and the measures see neither HDF5 nor options nor a terminal",
           "[sources]") {
   const std::set<std::string> hidden = {"iostream", "cstdio", "unistd.h", "fmt/core.h"};

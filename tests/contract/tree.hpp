@@ -1,9 +1,5 @@
 #pragma once
-#include <filesystem>
-#include <set>
-#include <string>
-#include <vector>
-
+#include "sim/core/prelude.hpp"
 #include "tests/support/paths.hpp"
 
 namespace kvsim {

@@ -1,8 +1,9 @@
 #pragma once
 #include <hdf5.h>
 
-#include <cstddef>
 #include <random>
+
+#include "sim/core/prelude.hpp"
 
 namespace kvsim::fuzz {
 

@@ -1,6 +1,5 @@
 #pragma once
-#include <string>
-#include <vector>
+#include "sim/core/prelude.hpp"
 
 /// Real files that fuzzing starts from: written by the program's own writers, the same every time.
 namespace kvsim::fuzz {

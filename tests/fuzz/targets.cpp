@@ -2,12 +2,9 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdio>
-#include <filesystem>
-#include <stdexcept>
 
-#include "sim/core/error.hpp"
+#include "sim/core/prelude.hpp"
 
 namespace kvsim::fuzz {
 namespace {

@@ -1,9 +1,5 @@
 #pragma once
-#include <cstdint>
-#include <span>
-#include <string>
-#include <string_view>
-#include <vector>
+#include "sim/core/prelude.hpp"
 
 /// What fuzzing runs: one function per kind of input from outside (docs/debugging.md 9). Any bytes
 /// are either taken or answered by a kvsim::Error of one line. Everything else is a find: another

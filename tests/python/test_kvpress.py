@@ -7,6 +7,7 @@ Run: python tests/python/test_kvpress.py
 import subprocess
 import sys
 import tempfile
+import types
 import unittest
 import unittest.mock
 from pathlib import Path
@@ -97,23 +98,29 @@ class Presses(unittest.TestCase):
         with self.assertRaisesRegex(kvsim.UsageError, "no method score"):
             kvsim.from_kvpress(kvpress.ChunkKVPress(press=kvpress.SnapKVPress()))
 
-    def test_blocks_of_a_prompt_are_chunks(self):
-        """BlockPress begins its blocks at B entries, a multiple of `chunk` here."""
+    def test_a_prompt_in_chunks(self):
+        """BlockPress compresses the cache behind each block, ChunkPress each chunk by itself."""
         press = {"keydiff": kvpress.KeyDiffPress, "knorm": kvpress.KnormPress}
-        forms = {f"{name},schedule=chunked,chunk={size}": kvpress.BlockPress(
-            kind(compression_ratio=1 - 128.5 / 431), block_size=size)
-                 for name, kind in press.items() for size in (32, 64)}
-        kept = kvsim.replay(kvsim.sample(), [*forms, "keydiff"], "128", layers=LAYERS,
+        forms = {}
+        for name, kind in press.items():
+            for size in (32, 50, 431):
+                record = f"{name},rounding=kvpress,schedule=chunked,chunk={size}"
+                forms[record] = kvpress.BlockPress(kind(RATIO), block_size=size)
+                forms[record + ",chunk_scope=chunk"] = kvpress.ChunkPress(kind(RATIO), chunk_length=size)
+        kept = kvsim.replay(kvsim.sample(), [*forms, "keydiff,rounding=kvpress"], BUDGET, layers=LAYERS,
                             save_keep=True).kept_mask.isel(budget=0).values
-        for row, block in enumerate(forms.values()):
+        for row, wrapped in enumerate(forms.values()):
             for layer, ours in zip(LAYERS, kept[row]):
                 keys = torch.tensor(kvsim.Trace(kvsim.sample())[layer].prompt().keys).float()[None]
+                module = types.SimpleNamespace(head_dim=keys.shape[-1])
                 places = torch.arange(431.0)[None, None, :, None].expand(keys.shape)
-                _, left = block.compress(None, torch.zeros(1, 431, keys.shape[1]), keys, places, None, {})
+                states = torch.zeros(1, 431, keys.shape[1])
+                _, left = wrapped.compress(module, states, keys, places, None, {})
                 mask = np.zeros(ours.shape, ours.dtype)
                 np.put_along_axis(mask, left[0, :, :, 0].long().numpy(), 1, axis=1)
-                np.testing.assert_array_equal(ours, mask, err_msg=repr(block))
+                np.testing.assert_array_equal(ours, mask, err_msg=repr(wrapped))
         self.assertTrue((kept[0] != kept[-1]).any())   # they are not those of the prompt at once
+        self.assertTrue((kept[1] != kept[-1]).any())
 
     def test_queries_that_the_trace_lacks_are_missed(self):
         import tempfile

@@ -18,14 +18,28 @@ Tensor picked(const Tensor& tensor, const std::vector<std::vector<int64_t>>& cac
   return out;
 }
 
+/// Of a chunk that is compressed by itself.
+int64_t places_of_chunk(const PolicyCase& c, int64_t length) {
+  if (c.is_count()) return std::max<int64_t>(1, c.entries() * length / c.n());
+  if (c.settings.is("rounding", "exact"))
+    return std::max<int64_t>(1, (c.ratio() * Rational(length)).floor());
+  const double removed = (Rational(1) - c.ratio()).value();
+  return std::max<int64_t>(1, static_cast<int64_t>(static_cast<double>(length) * (1 - removed)));
+}
+
 std::vector<Head> in_chunks(const PolicyCase& c, const LayerTrace& layer, double& closest) {
   const int64_t size = c.settings.count("chunk");
+  const bool alone = c.settings.is("chunk_scope", "chunk");
+  const bool from_budget = !alone && c.settings.is("rounding", "kvpress");
   std::vector<Head> heads(static_cast<size_t>(c.owners()));
   std::vector<std::vector<int64_t>> cache(heads.size());
   for (int64_t t = 0; t < c.n();) {
-    const int64_t end = std::min(t + size, c.n());
-    for (auto& entries : cache)
+    const int64_t end = std::min(t + (t == 0 && from_budget ? c.entries() : size), c.n());
+    const int64_t places = alone ? places_of_chunk(c, end - t) : c.entries();
+    for (auto& entries : cache) {
+      if (alone) entries.clear();
       for (int64_t i = t; i < end; ++i) entries.push_back(i);
+    }
     t = end;
     LayerTrace now = layer;
     TraceInfo info = *c.info;
@@ -47,13 +61,17 @@ std::vector<Head> in_chunks(const PolicyCase& c, const LayerTrace& layer, double
     part.settings.set("schedule", "prefill");
     part.info = &info;
     part.layers = {&now};
-    part.budget = std::to_string(c.entries());
+    part.budget = std::to_string(places);
     const PolicyResult kept = run_policy(part);
     closest = std::min(closest, kept.closest);
     for (size_t o = 0; o < heads.size(); ++o) {
-      heads[o] = kept.layers[0][o];
-      for (auto* const list : {&heads[o].kept, &heads[o].guarded})
+      Head head = kept.layers[0][o];
+      for (auto* const list : {&head.kept, &head.guarded})
         for (int64_t& i : *list) i = cache[o][static_cast<size_t>(i)];
+      if (!alone) heads[o] = {};
+      heads[o].tied += head.tied;
+      heads[o].kept.insert(heads[o].kept.end(), head.kept.begin(), head.kept.end());
+      heads[o].guarded.insert(heads[o].guarded.end(), head.guarded.begin(), head.guarded.end());
     }
     for (size_t o = 0; o < heads.size(); ++o) cache[o] = heads[o].kept;
   }

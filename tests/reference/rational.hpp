@@ -1,8 +1,5 @@
 #pragma once
-#include <cstdint>
-#include <numeric>
-#include <stdexcept>
-#include <string>
+#include "sim/core/prelude.hpp"
 
 namespace kvsim::reference {
 

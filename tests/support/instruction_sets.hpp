@@ -1,6 +1,5 @@
 #pragma once
-#include <string>
-#include <vector>
+#include "sim/core/prelude.hpp"
 
 namespace kvsim::test {
 

@@ -1,8 +1,7 @@
 #pragma once
 #include <catch2/catch.hpp>
-#include <cmath>
-#include <sstream>
-#include <vector>
+
+#include "sim/core/prelude.hpp"
 
 namespace kvsim::test {
 

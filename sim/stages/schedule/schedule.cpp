@@ -7,6 +7,9 @@ const Declare period("period", "count >= 1 positions", "64",
                      "positions from one compression to the next");
 const Declare chunk("chunk", "count >= 1 positions", "256",
                     "prompt positions that come before the cache is compressed again", tested("7"));
+const Declare chunk_scope("chunk_scope", "cache | chunk", "cache",
+                          "what is compressed behind a chunk: all that is left, to the budget, or "
+                          "the chunk alone, to its share of it");
 const Declare evict_batch("evict_batch", "share > 0 slots", "1",
                           "slots that leave at once when a head is over its budget");
 const Declare keep_prompt("keep_prompt", "flag", "no",
@@ -65,7 +68,7 @@ struct Periodic : Schedule {
 struct Chunked : Schedule {
   Chunked()
       : Schedule({"schedule", "chunked", "after every `chunk` of the prompt; what left is gone",
-                  "KeyDiff; kvpress BlockPress", "chunk"}) {}
+                  "KeyDiff; kvpress BlockPress, ChunkPress", "chunk chunk_scope"}) {}
   bool nests(const Settings&) const override { return false; }
   bool in_chunks() const override { return true; }
 };

@@ -1,11 +1,9 @@
 #include <fmt/format.h>
 
 #include <catch2/catch.hpp>
-#include <fstream>
-#include <sstream>
-#include <string>
 
 #include "sim/backend/cuda/memory_plan.hpp"
+#include "sim/core/prelude.hpp"
 #include "tests/support/paths.hpp"
 
 namespace kvsim::test {

@@ -1,6 +1,6 @@
 #include <catch2/catch.hpp>
 
-#include "sim/core/error.hpp"
+#include "sim/core/prelude.hpp"
 
 using namespace kvsim;
 

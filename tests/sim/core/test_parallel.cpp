@@ -1,12 +1,9 @@
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <mutex>
-#include <set>
-#include <stdexcept>
 #include <thread>
-#include <vector>
 
-#include "sim/core/parallel.hpp"
+#include "sim/core/prelude.hpp"
 
 using namespace kvsim;
 

@@ -213,6 +213,26 @@ TEST_CASE("Chunked: what is there is compressed as a prompt of it", "[policy]") 
   CHECK(tally.too_close * 20 < tally.compared);
 }
 
+TEST_CASE("Chunked: a chunk by itself, and chunks that begin at the budget as kvpress's blocks do",
+          "[policy]") {
+  Tally tally;
+  for (const auto& run : runs())
+    for (const std::string chunk : {"1", "7", "12", "1000"})
+      for (const char* record :
+           {"snapkv,window=4", "tova", "keydiff", "knorm,rounding=kvpress", "h2o", "streaming",
+            "lagkv,lag_block=4", "snapkv,window=0.5,union=mean", "snapkv,queries=last,smooth=none"})
+        for (const char* scope : {"cache", "chunk"}) {
+          const std::string text = std::string(record) + ",schedule=chunked,chunk=" + chunk +
+                                   ",chunk_scope=" + scope;
+          const bool needs_all = text.starts_with("h2o") ||
+                                 text.find("queries=last") != std::string::npos;
+          if (needs_all && std::string(scope) == "cache") continue;
+          compare(*run, text, {"0.2", "0.5", "7", "13"}, tally);
+        }
+  CHECK(tally.compared > 300);
+  CHECK(tally.too_close * 20 < tally.compared);
+}
+
 TEST_CASE("Chunked: one chunk is a prompt that comes at once, and what no score chooses stays",
           "[policy]") {
   for (const auto& run : runs())

@@ -145,7 +145,8 @@ TEST_CASE("only oracles look ahead", "[policy]") {
     return refusal(record + ",schedule=chunked");
   };
   CHECK(chunked("snapkv").empty());
-  CHECK_THAT(chunked("h2o"), Contains("queries=window"));
+  CHECK_THAT(chunked("h2o"), Contains("queries=window") && Contains("chunk_scope=chunk"));
+  CHECK(chunked("h2o,chunk_scope=chunk").empty());
   CHECK_THAT(chunked("kvzip:uniform"), Contains("queries=window"));
   CHECK_THAT(chunked("snapkv,indicator=rehearsal"), Contains("own position"));
   CHECK_THAT(chunked("adakv"), Contains("allocate=uniform"));

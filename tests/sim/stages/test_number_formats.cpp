@@ -102,6 +102,7 @@ TEST_CASE("symmetric codes have zero; directions are rounded and norms kept",
 TEST_CASE("polar: angles of pairs, then of their lengths, and the length of all",
           "[quantize][stages]") {
   std::vector<std::set<int64_t>> seen(4);  // levels of the rounds behind the first, in 1e-4
+  std::vector<std::vector<std::pair<double, double>>> angles(4);  // before and after
   for (uint64_t seed = 1; seed <= 200; ++seed) {
     const std::vector<float> line = some(seed, 16), found = rounded("polar", line);
     std::vector<double> x(line.begin(), line.end()), y(found.begin(), found.end());
@@ -113,6 +114,7 @@ TEST_CASE("polar: angles of pairs, then of their lengths, and the length of all"
         of_y.push_back(std::hypot(y[i], y[i + 1]));
         if (round > 0) {
           seen[round].insert(std::llround(after * 1e4));
+          angles[round].push_back({before, after});
           continue;
         }
         const double part = after / (M_PI / 8) - 0.5;
@@ -140,6 +142,9 @@ TEST_CASE("polar: angles of pairs, then of their lengths, and the length of all"
       }
       CHECK(levels[k] == Approx(moment / mass).margin(1e-3));
     }
+    for (const auto& [before, after] : angles[round])  // each angle goes to the nearest
+      for (const double level : levels)
+        CHECK(std::fabs(after - before) <= std::fabs(level - before) + 2e-4);
   }
 }
 

@@ -1,12 +1,10 @@
 // Blocks of threads as fibres.
-#include <algorithm>
 #include <boost/context/fiber.hpp>
 #include <boost/context/fixedsize_stack.hpp>
 #include <deque>
 #include <exception>
-#include <stdexcept>
-#include <vector>
 
+#include "sim/core/prelude.hpp"
 #include "tests/support/cuda_on_host/device.hpp"
 #include "tests/support/cuda_on_host/guard.hpp"
 #ifdef __SANITIZE_ADDRESS__

@@ -2,14 +2,9 @@
 // Kernels as plain C++: the threads of a block are fibres that run one after the other up to the
 // next barrier, blocks run one after the other. A kernel that lacks a barrier gives other results
 // in another order of its threads; one that leaves its memory meets NaN or a broken guard.
-#include <bit>
-#include <cmath>
-#include <cstring>
-#include <functional>
-#include <tuple>
 #include <type_traits>
-#include <utility>
 
+#include "sim/core/prelude.hpp"
 #include "tests/support/cuda_on_host/cuda_runtime.h"
 #include "tests/support/cuda_on_host/order.hpp"
 

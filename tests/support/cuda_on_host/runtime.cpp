@@ -1,15 +1,10 @@
 // Memory, streams and events of the host runtime, and its cuBLAS.
 #include <Eigen/Dense>
-#include <algorithm>
 #include <cstdlib>
-#include <cstring>
 #include <deque>
-#include <map>
-#include <memory>
 #include <mutex>
-#include <stdexcept>
-#include <vector>
 
+#include "sim/core/prelude.hpp"
 #include "tests/support/cuda_on_host/cublas_v2.h"
 #include "tests/support/cuda_on_host/cuda_runtime.h"
 #include "tests/support/cuda_on_host/guard.hpp"
