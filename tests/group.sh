@@ -33,6 +33,11 @@ newest() {
   "$cache/newest/bin/python" "$@"
 }
 
+# together PYTHON TEST...: modules of tests in one process, which imports PyTorch once.
+together() {
+  PYTHONPATH=tests/capture:tests/python "$1" -m unittest "${@:2}"
+}
+
 group_lint() {   # label: lint
   local bin=$cache/lint/bin
   ensure_venv lint scripts/lint_requirements.txt
@@ -77,21 +82,10 @@ group_texts() {   # label: capture
   "$system_python" tests/capture/test_texts.py
 }
 group_capture() {   # label: capture
-  newest tests/capture/test_unpacked.py
-  newest tests/capture/test_gguf.py
-  newest tests/capture/test_capture.py
-  newest tests/capture/test_between.py
-  newest tests/capture/test_probes.py
-  newest tests/capture/test_rope.py
-  newest tests/capture/test_inputs.py
+  together newest test_unpacked test_gguf test_capture test_between test_probes test_rope test_inputs
 }
 group_capture_oldest() {   # label: capture
-  oldest tests/capture/test_unpacked.py
-  oldest tests/capture/test_gguf.py
-  oldest tests/capture/test_capture.py
-  oldest tests/capture/test_between.py
-  oldest tests/capture/test_probes.py
-  oldest tests/capture/test_inputs.py
+  together oldest test_unpacked test_gguf test_capture test_between test_probes test_inputs
 }
 group_closed_loop() {   # label: capture
   newest tests/capture/test_closed_loop.py
@@ -119,29 +113,21 @@ group_search() {   # label: python
   plots tests/python/test_search_ranks.py
 }
 group_models() {   # label: capture
-  newest tests/python/test_model.py
-  newest tests/capture/test_models.py
-  newest tests/capture/test_latent.py
-  newest tests/python/test_engines.py
-  newest tests/python/test_token_dropping.py
+  together newest test_model test_models test_latent test_engines test_token_dropping
 }
 group_models_oldest() {   # label: capture
-  oldest tests/python/test_model.py
-  oldest tests/capture/test_latent.py
+  together oldest test_model test_latent
 }
 # Intervals over steps beside those of the package arch, which the requirements for models bring.
 group_ranking() {   # label: python
   torch tests/python/test_ranking.py
 }
 group_presses() {   # label: capture
-  torch tests/python/test_kvpress.py
-  torch tests/python/test_live_press.py
+  together torch test_kvpress test_live_press
   newest tests/python/test_live_press.py   # more than kvpress asks for; its masks serve there, too
 }
 group_study() {   # label: capture
-  torch tests/python/test_study.py
-  torch tests/python/test_tasks.py
-  torch tests/python/test_benchmarks.py
+  together torch test_study test_tasks test_benchmarks
 }
 group_notebooks() {   # label: python
   ensure_model tests/python/requirements.txt
