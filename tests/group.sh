@@ -127,7 +127,7 @@ group_presses() {   # label: capture
   newest tests/python/test_live_press.py   # more than kvpress asks for; its masks serve there, too
 }
 group_study() {   # label: capture
-  together torch test_study test_tasks test_benchmarks
+  together torch test_study test_choice test_tasks test_benchmarks
 }
 group_notebooks() {   # label: python
   ensure_model tests/python/requirements.txt

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from .program import KvsimWarning
     from .results import Results, open_results
     from .searches.api import search
-    from .studies.api import study
+    from .studies.api import choose, study
     from .token_dropping import drop_tokens
     from .trace import Layer, Span, Trace
 
@@ -47,13 +47,13 @@ _HOMES = {
     "kvtrace.writer": ("PathNorm", "TraceWriter"),
     "bytes_for_loss": ("least_bytes",),
     "live_press": ("press",),
-    "model": ("capture", "closed_loop", "demo_model"),
+    "model": ("capture", "choose", "closed_loop", "demo_model"),
     "page": ("report",),
     "policy": ("Policy",),
     "program": ("KvsimWarning",),
     "results": ("Results", "open_results"),
     "searches.api": ("search",),
-    "studies.api": ("study",),
+    "studies.api": ("choose", "study"),
     "token_dropping": ("drop_tokens",),
     "trace": ("Layer", "Span", "Trace"),
 }
@@ -63,7 +63,7 @@ __all__ = [
     "CompactCache", "DataError", "Error", "Explanation", "Figures", "KvsimWarning", "Layer",
     "PathNorm", "Policy", "Results", "Span", "Trace", "TraceWriter", "UsageError",
     "VerificationError",
-    "capture", "closed_loop", "compare", "demo_model", "drop_tokens", "explain", "figure_names", "from_engine",
+    "capture", "choose", "closed_loop", "compare", "demo_model", "drop_tokens", "explain", "figure_names", "from_engine",
     "from_kvpress",
     "least_bytes", "open_results", "plot", "policies", "press", "replay", "report", "sample",
     "search", "study", "sweep", "synth", "verify",

