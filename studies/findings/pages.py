@@ -11,7 +11,7 @@ import re
 import shutil
 from pathlib import Path
 
-from . import (agnostic, claims, contributed, coverage, decoding, details, drawn, instructions, losses,
+from . import (agnostic, choose, claims, contributed, coverage, decoding, details, drawn, instructions, losses,
                plan, prediction, quantizing, readings, replays, reread, runs, second_question, set_aside, shapes, tasks,
                two_models)
 
@@ -173,6 +173,11 @@ FROM_TABLES = {
     **{f"losses set aside on {model}": (lambda studies, model=model: table(*set_aside.judged(studies, model)))
        for model in set_aside.MODELS},
     "against the best published, set aside": lambda studies: table(*set_aside.published(studies)),
+    **{f"choices by the trace, {name} on {model}": (
+        lambda studies, model=model, judged=judged: table(*choose.table(studies, model, judged)))
+       for model in choose.MODELS for name, judged in (("judged", True), ("opened", False))},
+    **{f"choices by the trace, {name}": (lambda studies, make=make: table(*make(studies))) for name, make in {
+        "against the best published": choose.against, "picks": choose.picked, "order": choose.agreement}.items()},
     "orders of two models": lambda studies: table(*two_models.orders(studies)),
     "fewer entries, fewer bits or both": lambda studies: table(*quantizing.winners(studies)),
     "the full prompt in few bits": lambda studies: table(*quantizing.by_form(studies)),
