@@ -47,7 +47,7 @@ _HOMES = {
     "kvtrace.writer": ("PathNorm", "TraceWriter"),
     "bytes_for_loss": ("least_bytes",),
     "live_press": ("press",),
-    "model": ("capture", "choose", "closed_loop", "demo_model"),
+    "model": ("capture", "closed_loop", "demo_model"),
     "page": ("report",),
     "policy": ("Policy",),
     "program": ("KvsimWarning",),

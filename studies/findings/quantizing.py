@@ -20,6 +20,7 @@ FORMS = {
     "fp8": "fp8", "k8v4": "k8v4", "nvfp4": "nvfp4", "llama.cpp q8_0": "llama-cpp", "llama.cpp q4_0": "llama-cpp:q4_0",
     "TurboQuant, 4 bits": "turboquant", "TurboQuant, 3 bits": SPHERE.format(3), "TurboQuant, 2 bits": SPHERE.format(2),
     "TurboQuant, 1 bit": SPHERE.format(1), "vLLM turboquant_4bit_nc": "turboquant:vllm",
+    "PolarQuant": "polarquant",
     "KIVI, 4 bits": "kivi,quant_bits=4,quant_residual=32", "KIVI, 2 bits": "kivi,quant_residual=32",
     "KVQuant, 4 bits": "kvquant,quant_bits=4", "KVQuant, 3 bits": "kvquant", "KVQuant, 2 bits": "kvquant,quant_bits=2"}
 EVICTING = {"H2O": BASE, "SnapKV": "snapkv", "rehearsal:recent": plan.RECENT}
@@ -43,7 +44,7 @@ KINDS = {"fewer bits": FORMS, "fewer entries": EVICTING, "both": BOTH}
 LINES = {name: (name,) for name in ("H2O", "rehearsal:recent", "rehearsal:recent and fp8",
                                     "rehearsal:recent and nvfp4")} | {
     family: tuple(name for name in FORMS if name.startswith(family))
-    for family in ("TurboQuant", "KVQuant", "KIVI", "llama.cpp")
+    for family in ("TurboQuant", "KVQuant", "KIVI", "llama.cpp", "PolarQuant")
 } | {"fp8, nvfp4": ("fp8", "nvfp4")}
 HEADER = ["model", "text", "policy", "budget", "bytes", "kl", "top1"]
 
