@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Builds the source distribution and the wheel of the Python package into build/dist/.
 # The wheel's tag names the oldest glibc that its program runs on; libraries that are not linked in
-# are bundled. Objects are those of the preset `release`: nothing is compiled twice.
+# are bundled. It is built as the preset `release`, in a folder as deep as that one's, so that the
+# compiler cache serves its objects.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 # shellcheck disable=SC2086  # a list of names
@@ -14,8 +15,8 @@ rm -f "$out"/*.whl "$out"/*.tar.gz "$out"/linux/*.whl
 quietly "building the source distribution" "$python" -m build --sdist --no-isolation -o "$out" .
 build release kvsim
 say "building the wheel"
-quietly "building the wheel" "$python" -m build --wheel --no-isolation -o "$out/linux" \
-  -C build-dir=build -C cmake.define.KVSIM_TESTS=ON .
+quietly "building the wheel" env CC=cc CXX=c++ "$python" -m build --wheel --no-isolation -o "$out/linux" \
+  -C build-dir=build-wheel -C cmake.define.KVSIM_WERROR=ON -C cmake.define.CMAKE_CXX_FLAGS_RELEASE=-O2 .
 quietly "auditwheel repair" env PATH="$KVSIM_CACHE/wheel/bin:$PATH" "$python" -m auditwheel repair \
   --plat auto -w "$out" "$out"/linux/*.whl
 ls "$out"/*.tar.gz "$out"/*.whl

@@ -134,7 +134,7 @@ group_notebooks() {   # label: python
   KVSIM_NOTEBOOK_PYTHON=$KVSIM_TORCH scripts/notebooks.sh
 }
 # The wheel of the release build, in an environment that has nothing else of kvsim.
-group_wheel() {   # label: python alone
+group_wheel() {   # label: python
   scripts/wheel.sh >/dev/null
   tests/python/test_wheel.sh build/dist
 }
@@ -173,7 +173,7 @@ group_studies_model() {   # label: studies
 group_install() {   # label: program
   "$system_python" tests/cli/test_install.py
 }
-group_cuda() {   # label: cuda alone
+group_cuda() {   # label: cuda
   ensure_nvcc
   cmake --preset cuda >/dev/null
   cmake --build --preset cuda --target kvsim
