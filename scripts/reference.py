@@ -108,15 +108,22 @@ def entry(name: str, nodes: dict[str, ast.AST]) -> list[str]:
     doc = ast.get_docstring(node)
     if doc is None:
         raise SystemExit(f"kvsim.{name}: no docstring")
-    return [f"**`kvsim.{signature(name, node)}`**  ", *body(doc)]
+    lines, title = body(doc), f"**`kvsim.{signature(name, node)}`**"
+    if len(lines) == 2:   # a sentence and nothing else
+        return [f"- {title}: {lines[0]}"]
+    return [f"{title}  ", *lines]
 
 
 def made(page: str) -> str:
     nodes = homes()
 
     def block(found: re.Match) -> str:
-        lines = [line for name in found[1].split() for line in entry(name, nodes)]
-        return f"<!-- reference: {found[1]} -->\n\n" + "\n".join(lines) + "<!-- end -->"
+        lines: list[str] = []
+        for one in (entry(name, nodes) for name in found[1].split()):
+            if lines and lines[-1].startswith("- **") and not one[0].startswith("- "):
+                lines.append("")
+            lines += one
+        return f"<!-- reference: {found[1]} -->\n\n" + "\n".join(lines).rstrip() + "\n<!-- end -->"
 
     return re.sub(r"<!-- reference: ([^>]*?) -->.*?<!-- end -->", block, page, flags=re.S)
 

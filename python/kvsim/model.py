@@ -96,9 +96,6 @@ def capture(model: Any, tokenizer: Any = None,
         overwrite: replace `out`.
         progress: show a bar; None: on a terminal and in notebooks.
 
-    Returns:
-        The trace.
-
     Raises:
         Error: with one line, for instance for a layer that the trace format cannot describe.
     """

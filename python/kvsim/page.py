@@ -25,9 +25,6 @@ def report(results: "xarray.Dataset | str | PathLike | Iterable[xarray.Dataset |
         title: of the page.
         pool: means over traces although their layers or lengths differ.
         overwrite: replace `out`.
-
-    Returns:
-        The path of the page.
     """
     single = isinstance(results, (xarray.Dataset, str, PathLike))
     given = [results] if single else list(results)

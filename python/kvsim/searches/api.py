@@ -56,9 +56,6 @@ def search(config: str | PathLike | Mapping[str, Any], out: str | PathLike, *,
         shard: (I, N) as one of N processes at work on the study at once: tables and figures are left
             to a call without it.
         tell: is called with a line after every group.
-
-    Returns:
-        What was found.
     """
     try:
         import optuna  # noqa: F401
