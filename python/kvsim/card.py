@@ -6,7 +6,6 @@ weights, and how to read them."""
 import argparse
 import json
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -218,7 +217,3 @@ def main(argv: list[str] | None = None) -> int:
             print(f"{target} written")
 
     return run_tool("kvsim card", work)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -76,7 +76,3 @@ def main(arguments: list[str] | None = None) -> int:
             marks=marks(frame), notes=frame.attrs["sentences"]))
 
     return run_tool("kvsim compare", work)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

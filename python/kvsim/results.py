@@ -1,7 +1,6 @@
 """Methods of a dataset of results, `dataset.kvsim`, and its summary table."""
 
 import functools
-import itertools
 from collections.abc import Iterable
 from os import PathLike
 from pathlib import Path
@@ -44,7 +43,7 @@ FORMATS = {"outliers": "{:.0f}", "smaller": "{:.1f}x"}
 
 
 class Summary(pandas.DataFrame):
-    """The table of results; like every other, but for `to_latex`, which needs no further package."""
+    """The table of results; like every other, but for `to_latex`, which the program writes."""
 
     @property
     def _constructor(self):
@@ -59,55 +58,30 @@ class Summary(pandas.DataFrame):
             caption, label: with either of them the table floats.
             digits: after the point.
         """
-        text = latex_table(self, digits)
-        if caption or label:
-            told = "".join(f"\\{name}{{{value}}}\n" for name, value in (
-                ("caption", caption and _escaped(caption)), ("label", label)) if value)
-            text = f"\\begin{{table}}\n\\centering\n{told}{text}\\end{{table}}\n"
+        from .table_text import table_text
+
+        table = shown(self, digits).reset_index()
+        table.columns = [" ".join(filter(None, one)) if isinstance(one, tuple) else one
+                         for one in table.columns]
+        table.attrs["numbers"] = list(table.columns[self.index.nlevels:])
+        text = table_text(table, "tex", title=caption or "")
+        if label:
+            text = text.replace("\\setlength", f"\\label{{{label}}}\n\\setlength", 1)
+        elif not caption:   # the tabular alone
+            text = text[text.index("\\begin{tabular}"):text.index("\\end{table")]
         if buf is None:
             return text
         write_text(buf, text)
         return None
 
 
-_LATEX = {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}",
-          **{one: "\\" + one for one in "&%$#_{}"}}
+def shown(frame: pandas.DataFrame, digits: int = 3) -> pandas.DataFrame:
+    """Its cells as people read them."""
+    def form(column: object) -> str:
+        return FORMATS.get(column[-1] if isinstance(column, tuple) else column, f"{{:.{digits}f}}")
 
-
-def _escaped(text: object) -> str:
-    return "".join(_LATEX.get(one, one) for one in str(text))
-
-
-def _cell(value: object, column: object, digits: int) -> str:
-    if not isinstance(value, (int, float, np.number)):
-        return _escaped(value)
-    if np.isnan(value):
-        return "--"
-    name = column[-1] if isinstance(column, tuple) else column
-    return FORMATS.get(name, f"{{:.{digits}f}}").format(value)
-
-
-def latex_table(frame: pandas.DataFrame, digits: int) -> str:
-    """A tabular: columns of one group below its name, a name of the index once where it repeats."""
-    levels, columns = frame.index.nlevels, list(frame.columns)
-    grouped = frame.columns.nlevels == 2
-    lines = [f"\\begin{{tabular}}{{{'l' * levels}{'r' * len(columns)}}}", "\\toprule"]
-    if grouped:
-        groups = [(name, len(list(own))) for name, own in itertools.groupby(c[0] for c in columns)]
-        lines.append(" & ".join([*[""] * levels, *(
-            f"\\multicolumn{{{count}}}{{c}}{{{_escaped(name)}}}" for name, count in groups)]) + " \\\\")
-    names = [_escaped(one or "") for one in frame.index.names]
-    lines += [" & ".join([*names, *(_escaped(c[-1] if grouped else c) for c in columns)]) + " \\\\",
-              "\\midrule"]
-    before = None
-    for key, row in zip(frame.index, frame.itertuples(index=False, name=None)):
-        key = key if isinstance(key, tuple) else (key,)
-        shown = ["" if before is not None and levels > 1 and key[:i + 1] == before[:i + 1] else
-                 _escaped(one) for i, one in enumerate(key)]
-        before = key
-        lines.append(" & ".join([*shown, *(_cell(one, c, digits) for one, c in zip(row, columns))])
-                     + " \\\\")
-    return "\n".join([*lines, "\\bottomrule", "\\end{tabular}"]) + "\n"
+    return frame.apply(lambda values: values.map(
+        lambda one: "–" if np.isnan(one) else form(values.name).format(one)))
 
 
 def summary(dataset: xarray.Dataset) -> Summary:
@@ -136,12 +110,8 @@ def summary_html(dataset: xarray.Dataset) -> str:
     """The summary table, with xarray's own view of the dataset to unfold."""
     import html
 
-    formats = {column: FORMATS.get(column[1], "{:.3f}") for column in COLUMNS}
-    frame = summary(dataset)
-    shown = frame.apply(lambda values: values.map(
-        lambda one: "-" if np.isnan(one) else formats[values.name].format(one)))
     head = html.escape(f"{dataset.attrs.get('trace', '')}: {dataset.attrs.get('model', '')}")
-    return (f"<div><b>{head}</b>{shown.to_html()}"
+    return (f"<div><b>{head}</b>{shown(summary(dataset)).to_html()}"
             f"<details><summary>all variables</summary>{dataset._repr_html_()}</details></div>")
 
 

@@ -98,15 +98,15 @@ class Results(WithFiles):
         results = kvsim.replay(self.folder / "one.h5", "snapkv,window=4", [0.25, 0.5])
         text = results.kvsim.summary.to_latex(caption="Losses & more", label="tab:losses")
         lines = text.splitlines()
-        self.assertEqual(lines[:4], ["\\begin{table}", "\\centering", "\\caption{Losses \\& more}",
-                                     "\\label{tab:losses}"])
-        rows = [line for line in lines if line.startswith(("snapkv", " & 0.5"))]
+        self.assertIn("\\caption{Losses \\& more.}", lines)
+        self.assertIn("\\label{tab:losses}", lines)
+        rows = [line for line in lines if line.startswith("snapkv")]
         self.assertEqual([row.split(" & ")[:2] for row in rows],
-                         [["snapkv,window=4", "0.25"], ["", "0.5"]])
+                         [["snapkv,window=4", "0.25"], ["snapkv,window=4", "0.5"]])
         error = float(results.stream_error_rms.values[0, 0])
         self.assertEqual(rows[0].split(" & ")[2], f"{error:.3f}")
-        self.assertEqual({line.count(" & ") for line in lines if line.endswith("\\\\") and
-                          "multicolumn" not in line}, {rows[0].count(" & ")})
+        self.assertEqual({line.count(" & ") for line in lines if line.endswith("\\\\")},
+                         {rows[0].count(" & ")})
         results.kvsim.summary.round(2).to_latex(self.folder / "table.tex")
         self.assertTrue((self.folder / "table.tex").read_text().startswith("\\begin{tabular}"))
 

@@ -148,8 +148,8 @@ class BoundTest(PageTest):
         subprocess.run([PYTHON, ROOT / "tests/report/bound_results.py", cls.folder], check=True)
         cls.results, cls.page = cls.folder / "bound.nc", cls.folder / "bound.html"
         # The trace of these does not exist: what it would add is a file of its own.
-        subprocess.run([PYTHON, ROOT / "python/kvsim/plots/report/write.py", cls.results, "-o", cls.page,
-                        "--details", cls.folder / "bound-details.nc"], check=True,
+        subprocess.run([PYTHON, "-m", "kvsim", "report", cls.results, "-o", cls.page,
+                        "--details", cls.folder / "bound-details.nc"], check=True, cwd=ROOT / "python",
                        stdout=subprocess.DEVNULL)
 
     def busy(self):

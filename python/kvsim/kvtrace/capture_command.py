@@ -249,7 +249,3 @@ def main(argv: list[str] | None = None) -> int:
     if missing := [name for name, given in needed.items() if given is None]:
         options.error(f"the following arguments are required: {', '.join(missing)}")
     return run_tool("kvsim capture", lambda: run(args, argv))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -291,7 +291,3 @@ def main(argv: list[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     args = parser().parse_args(argv)
     return run_tool("kvsim closed-loop", lambda: run(args, argv))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -167,7 +167,3 @@ def main(argv: list[str] | None = None) -> int:
     if args.out is None:
         parser().error("-o DIR says where the traces go")
     return run_tool("kvsim make-traces", lambda: make(args))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

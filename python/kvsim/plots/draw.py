@@ -1,4 +1,4 @@
-"""`kvsim plot`: draws the figures of results files. draw.py RESULTS.nc [MORE.nc ...] -o figs/
+"""`kvsim plot`: draws the figures of results files.
 
 Also of the JSON that `kvsim theory --json` and `kvsim explain --json` print (FILE.json). A file of
 kvsim closed-loop adds what the model itself lost to the figures of its trace that show it.
@@ -17,15 +17,10 @@ import re
 import sys
 from pathlib import Path
 
-if __name__ == "__main__":
-    # Run by its path: the package that it belongs to is two folders up.
-    sys.path[0] = str(Path(__file__).resolve().parents[2])
-    __package__ = "kvsim.plots"
-
-from ..budgets import parse_budget  # noqa: E402
-from ..errors import Error  # noqa: E402  (the package is known only now)
-from ..plain import printable  # noqa: E402
-from ..tool import Parser, put_line, run_tool  # noqa: E402
+from ..budgets import parse_budget
+from ..errors import Error
+from ..plain import printable
+from ..tool import Parser, put_line, run_tool
 
 FORMATS = ("pdf", "png", "csv")
 DEFAULT_FORMATS = ("pdf", "png")
@@ -243,7 +238,3 @@ def main(arguments=None):
         run(options, figures)
 
     return run_tool("kvsim plot", work)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

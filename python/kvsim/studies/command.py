@@ -315,7 +315,3 @@ def main(argv: list[str] | None = None) -> int:
         return 1 if study(args) else 0
 
     return run_tool("kvsim study", work)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

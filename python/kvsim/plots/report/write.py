@@ -1,4 +1,4 @@
-"""`kvsim report`: writes the page of results files. write.py RESULTS.nc [MORE.nc ...] -o page.html
+"""`kvsim report`: writes the page of results files.
 
 Closed loops (kvsim closed-loop) may be among the files. What the traces add to them `kvsim details`
 finds. Exit codes are those of kvsim: 0 done, 1 failed, 2 usage, 3 bad data.
@@ -11,15 +11,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-if __name__ == "__main__":
-    # Run by its path: the package that it belongs to is three folders up.
-    sys.path[0] = str(Path(__file__).resolve().parents[3])
-    __package__ = "kvsim.plots.report"
-
-from ...errors import Error, UsageError  # noqa: E402  (the package is known only now)
-from ...program import find_program, pass_through  # noqa: E402
-from ...tool import Parser, put_line, run_tool  # noqa: E402
-from ...whole import check_target, write_text  # noqa: E402
+from ...errors import Error, UsageError
+from ...program import find_program, pass_through
+from ...tool import Parser, put_line, run_tool
+from ...whole import check_target, write_text
 
 EXAMPLES = """
 Examples:
@@ -116,7 +111,3 @@ def run(options):
 def main(arguments=None):
     options = parse(arguments)
     return run_tool("kvsim report", lambda: run(options))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
