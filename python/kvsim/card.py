@@ -139,15 +139,11 @@ def of_traces(paths: list[Path], args: argparse.Namespace) -> str:
 
 def source_of(trace: "Trace") -> str:
     """How a trace says that it was made, in one line."""
-    try:
-        record = json.loads(str(trace._file.attrs.get("source", "{}")))
-    except ValueError:
-        record = {}
-    record = record if isinstance(record, dict) else {}
     wanted = ("tool", "command", "model_source", "model_dtype", "stored_dtype", "libraries",
               "config_sha256", "token_ids_sha256")
-    return "; ".join(f"{name}: {record[name] if isinstance(record[name], str) else json.dumps(record[name])}"
-                     for name in wanted if name in record) or "not said"
+    told = {name: trace.source[name] for name in wanted if name in trace.source}
+    return "; ".join(f"{name}: {one if isinstance(one, str) else json.dumps(one)}"
+                     for name, one in told.items()) or "not said"
 
 
 def of_study(path: Path, args: argparse.Namespace) -> str:

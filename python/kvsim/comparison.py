@@ -2,7 +2,6 @@
 
 import difflib
 from collections.abc import Iterable
-from os import PathLike
 
 import numpy as np
 import pandas
@@ -12,7 +11,7 @@ from . import ranking
 from .budgets import budget_text
 from .errors import DataError, UsageError
 from .plain import counted
-from .results_file import as_file, open_results
+from .results_file import Datasets, as_file, as_list, open_results
 from .program import exchange
 
 #: Measures that are compared unless it is asked for otherwise, of what the files have.
@@ -226,9 +225,7 @@ def sentences(frame: pandas.DataFrame, policies: tuple[str, str], texts: list[Te
     return said
 
 
-def compare(a: str, b: str,
-            results: "xarray.Dataset | str | PathLike | Iterable[xarray.Dataset | str | PathLike]",
-            *, metrics: str | Iterable[str] | None = None,
+def compare(a: str, b: str, results: Datasets, *, metrics: str | Iterable[str] | None = None,
             budgets: str | float | Iterable[str | float] | None = None) -> pandas.DataFrame:
     """How two policies differ at every budget, paired, with intervals.
 
@@ -246,8 +243,7 @@ def compare(a: str, b: str,
         A row per measure and budget: `a` and `b`, their ratio or difference with interval and chance,
         what A holds over what B holds, and whether they differ after Holm's correction.
     """
-    single = isinstance(results, (xarray.Dataset, str, PathLike))
-    given = [results] if single else list(results)
+    given = as_list(results)
     if not given:
         raise UsageError("compare: found no results, expected at least one file")
     with exchange() as folder:

@@ -7,10 +7,8 @@ from collections.abc import Iterable
 from os import PathLike
 from pathlib import Path
 
-import xarray
-
 from .program import exchange, options, run
-from .results_file import as_file
+from .results_file import Datasets, as_file, as_list
 
 
 class Figures(list[Path]):
@@ -24,9 +22,8 @@ class Figures(list[Path]):
                 display(Image(data=one.read_bytes(), format="png", alt=one.stem))
 
 
-def plot(results: "xarray.Dataset | str | PathLike | Iterable[xarray.Dataset | str | PathLike]",
-         out: str | PathLike | None = None, *, only: str | Iterable[str] | None = None,
-         formats: str | Iterable[str] | None = None, budget: str | float | None = None,
+def plot(results: Datasets, out: str | PathLike | None = None, *,
+         only: str | Iterable[str] | None = None, formats: str | Iterable[str] | None = None, budget: str | float | None = None,
          layers: str | None = None, policy: str | Iterable[str] | None = None, pool: bool = False,
          width: str | None = None, overwrite: bool = False) -> Figures:
     """Draws figures of one dataset or several, all that they are enough for.
@@ -47,14 +44,12 @@ def plot(results: "xarray.Dataset | str | PathLike | Iterable[xarray.Dataset | s
     Returns:
         The paths of all files; in a notebook the figures themselves.
     """
-    single = isinstance(results, (xarray.Dataset, str, PathLike))
-    given = [results] if single else list(results)
     figures = Figures()
     if out is None:
         out, formats = tempfile.mkdtemp(prefix="kvsim-figures-"), formats or "png"
         weakref.finalize(figures, shutil.rmtree, out, ignore_errors=True)
     with exchange() as folder:
-        files = [as_file(one, folder, number) for number, one in enumerate(given)]
+        files = [as_file(one, folder, number) for number, one in enumerate(as_list(results))]
         printed = run(["plot", *files, "-o", out, *options(
             only=_list(only), formats=_list(formats), budget=budget, layers=layers,
             policy=[policy] if isinstance(policy, str) else policy and list(policy),

@@ -22,7 +22,7 @@ from .compact_cache import check_cache, compress
 from .errors import Error, UsageError
 from .kvtrace.cache_names import cache_in
 from .kvtrace.capture import no_progress
-from .kvtrace.kept_sets import PLAIN_STAGES, ResultsFile, has_static_sets
+from .kvtrace.kept_sets import changed_stages
 from .kvtrace.layers import find_attention_layers
 from .kvtrace.model import of_caller
 from .kvtrace.probes import make_probes, record_probes
@@ -31,9 +31,8 @@ from .kvtrace.record import Recorder, replace_attention
 from .kvtrace.rope import find_rotations
 from .kvtrace.writer import TraceWriter
 from .plain import counted
-from .policy import Policy, as_policies, described, score_files
-from .program import KvsimWarning, call, exchange, in_words_of_python, options, run
-from .trace import Trace
+from .policy import Policy, as_policies, choose, described
+from .program import KvsimWarning, call, exchange, in_words_of_python
 
 try:
     from kvpress import BasePress
@@ -50,9 +49,7 @@ def _check(policy: Policy, described: dict, tokenizer: Any) -> None:
     """Refuses what no press of a finished prompt can do."""
     cells, needs = described["cells"], described["needs"]
     later = [one for one in needs if LATER_QUERIES.search(one)]
-    if not has_static_sets(cells):
-        found = ", ".join(f"{key}={cells[key]}" for key, plain in PLAIN_STAGES.items()
-                          if cells.get(key, plain) != plain)
+    if found := changed_stages(cells):
         raise UsageError(f"{policy.record}: found {found}, expected a policy that compresses once "
                          "after the prompt and changes no entry; kvsim.closed_loop runs others")
     if cells.get("granularity", "kv") != "kv":
@@ -133,16 +130,9 @@ class _Prefill:
         self.writer.amend(source={"tool": "kvsim.press"}, rotations=find_rotations(
             self.model, self.ids or [0] * self.n, sorted(self.recorder.wanted), self.own_name))
         self.writing.close()
-        with Trace(self.path) as trace:
-            score_files([press.policy], trace, self.path.parent)
-        target = self.path.with_name("kept.nc")
-        # 1 - 0.8 is not 0.2 in binary, and counts are rounded from exact ratios. Nobody reads the
-        # measures, and those with l2 are the cheapest.
-        run(["replay", self.path, "-o", target, *options(
-            policy=press.policy.record, scores=self.path.parent, budget=round(1 - press.compression_ratio, 10), save_keep=True,
-            wo_steps=1, importance="l2", seed=press.seed, threads=press.threads)], progress=False)
-        with ResultsFile(target) as results:
-            masks = results.sets(0, 0).masks
+        # 1 - 0.8 is not 0.2 in binary, and counts are rounded from exact ratios.
+        masks, = choose(press.policy, self.path, [str(round(1 - press.compression_ratio, 10))],
+                        seed=press.seed, threads=press.threads)
         if not any(mask.any() for mask in masks.values()):
             warnings.warn(f"{press.policy.record}, compression_ratio={press.compression_ratio}: keeps "
                           f"none of the prompt's {counted(self.n, 'entry', 'entries')}", KvsimWarning,
@@ -170,7 +160,7 @@ class LivePress(BasePress):
         self.policy, self.tokenizer = policy, tokenizer
         self.dtype, self.seed, self.threads = dtype, seed, threads
         self.compression_ratio = compression_ratio
-        found = described(policy)
+        found = described(policy.record)
         _check(policy, found, tokenizer)
         probe = found["cells"].get("probe", "none")
         self.probe = None if probe == "none" else probe

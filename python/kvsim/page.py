@@ -8,12 +8,12 @@ import xarray
 
 from .errors import UsageError
 from .program import exchange, options, run
-from .results_file import as_file, trace_of
+from .results_file import Datasets, as_file, as_list, trace_of
 
 
-def report(results: "xarray.Dataset | str | PathLike | Iterable[xarray.Dataset | str | PathLike]",
-           out: str | PathLike, *, trace: str | PathLike | Iterable[str | PathLike] | None = None,
-           title: str | None = None, pool: bool = False, overwrite: bool = False) -> Path:
+def report(results: Datasets, out: str | PathLike, *,
+           trace: str | PathLike | Iterable[str | PathLike] | None = None, title: str | None = None,
+           pool: bool = False, overwrite: bool = False) -> Path:
     """Writes one HTML file that opens in any browser, without a network.
 
     Args:
@@ -26,8 +26,7 @@ def report(results: "xarray.Dataset | str | PathLike | Iterable[xarray.Dataset |
         pool: means over traces although their layers or lengths differ.
         overwrite: replace `out`.
     """
-    single = isinstance(results, (xarray.Dataset, str, PathLike))
-    given = [results] if single else list(results)
+    given = as_list(results)
     if trace is None:
         traces = list(dict.fromkeys(str(one) for one in map(_trace, given) if one))
     else:

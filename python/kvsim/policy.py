@@ -1,12 +1,14 @@
 """Policies as Python objects: a preset with changed keys, or a function of one's own."""
 
+import functools
 import json
 from collections.abc import Callable, Iterable, Sequence
 from os import PathLike
+from pathlib import Path
 
 from . import scoring
 from .errors import UsageError
-from .program import call, run
+from .program import call, options, run
 from .scoring import SCHEME, ScoreFunction
 from .trace import Trace
 
@@ -92,13 +94,38 @@ def as_policies(given: "str | ScoreFunction | Policy | Iterable | None") -> list
     return policies
 
 
-def described(policy: Policy) -> dict:
-    """Answer of `kvsim policies` about a record: its needs, and the value of every key."""
-    found = json.loads(run(["policies", policy.record, "--json"], progress=False))
-    if "preset" not in found:
-        raise UsageError(f"{policy.record}: not a preset; kvsim.policies() lists them")
-    cells = {cell["key"]: cell["value"] for cell in found["preset"]["record"]}
-    return {"needs": found["preset"]["needs"], "cells": cells}
+@functools.cache
+def described(record: str) -> dict:
+    """Answer of `kvsim policies` about a record: `canonical`, `needs`, and the value of every key in `cells`."""
+    told = json.loads(run(["policies", record, "--json"], progress=False))
+    if "preset" not in told:   # a key or a kind of a stage, which `kvsim policies` explains, too
+        cells = [f"{one['stage']}={one['kind']}" for one in told.get("kinds", ())]
+        raise UsageError(f"{record}: not a preset of kvsim policies" + (
+            f"; {cells[0]} changes one, such as snapkv,{cells[0]}" if cells else ""))
+    return told["preset"] | {"cells": {one["key"]: one["value"] for one in told["preset"]["record"]}}
+
+
+def answers(trace: str | PathLike, records: Sequence[str],
+            budgets: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """Of each record as typed its canonical text, and why a replay of the trace would refuse it ("")."""
+    told = json.loads(run(["inspect", trace, "--json", "-q",
+                           *options(policy=list(records), budget=",".join(budgets))], progress=False))
+    return {one["policy"]: (one["record"], one["fault"]) for one in told["policies"]}
+
+
+def choose(policy: Policy, path: Path, budgets: Sequence[str], **how: object) -> list[dict]:
+    """By budget what a policy keeps of the prompt of a trace alone in its folder, {layer: bool [Hkv, n]}."""
+    from .kvtrace.kept_sets import ResultsFile
+
+    with Trace(path) as trace:
+        score_files([policy], trace, path.parent)
+    target = path.with_name("kept.nc")
+    # Nobody reads the measures, and those with l2 are the cheapest.
+    run(["replay", path, "-o", target, *options(
+        policy=policy.record, scores=path.parent, budget=",".join(budgets), save_keep=True, wo_steps=1,
+        importance="l2", **how)], progress=False)
+    with ResultsFile(target) as results:
+        return [results.sets(0, at).masks for at in range(len(budgets))]
 
 
 def score_files(policies: Sequence[Policy], trace: Trace, folder: str | PathLike,

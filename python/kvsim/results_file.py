@@ -1,9 +1,9 @@
 """Results as xarray: files that are read and written, and what stands in them."""
 
 import io
-import json
 import os
 import tempfile
+from collections.abc import Iterable
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,8 @@ from .errors import DataError, UsageError, damaged, is_damaged
 from .program import call
 from .whole import write_bytes
 
+#: What `plot`, `report` and `compare` take.
+Datasets = xarray.Dataset | str | PathLike | Iterable[xarray.Dataset | str | PathLike]
 #: Attribute with the path of the trace: absolute in memory, relative to its folder in a file.
 TRACE_PATH = "trace_path"
 
@@ -94,12 +96,18 @@ def check(dataset: xarray.Dataset) -> None:
 
 def records(dataset: xarray.Dataset) -> dict[str, dict[str, Any]]:
     """Of every policy all keys with their values, and the function in Python, if it is one."""
-    try:
-        listed = json.loads(dataset.attrs["config"])["policies"]
-        return {one["record"]: {**one["parameters"], **(
-            {"function": one["function"]} if "function" in one else {})} for one in listed}
-    except (KeyError, TypeError, ValueError):
-        raise DataError("the results have no attribute config that says what was run") from None
+    from .plots import load
+
+    found = {one["record"]: one["parameters"] | {key: one[key] for key in ("function",) if key in one}
+             for one in load.entries(dataset)}
+    if not found:
+        raise DataError("the results have no attribute config that says what was run")
+    return found
+
+
+def as_list(results: Datasets) -> list[xarray.Dataset | str | PathLike]:
+    """One or several as a list."""
+    return [results] if isinstance(results, (xarray.Dataset, str, PathLike)) else list(results)
 
 
 def as_file(given: xarray.Dataset | str | PathLike, folder: str, number: int = 0) -> Path:

@@ -12,12 +12,11 @@ import numpy as np
 from .api import PolicyLike
 from .errors import UsageError
 from .kvtrace.engines import NO_EXTRAS, said_of
-from .kvtrace.kept_sets import PLAIN_STAGES, ResultsFile
+from .kvtrace.kept_sets import changed_stages
 from .kvtrace.rotations import Rotation, Rotations
 from .kvtrace.writer import STORED_TYPES, TraceWriter, as_array
-from .policy import Policy, as_policies, described, score_files
-from .program import call, exchange, options, run
-from .trace import Trace
+from .policy import Policy, as_policies, choose, described
+from .program import call, exchange
 
 LAYOUT = "[2, layers, tokens, KV heads * head size]"
 LAYOUTS = {"half": "halves", "interleaved": "neighbours"}
@@ -35,9 +34,7 @@ class TokenDropper:
                              "that is kept")
         self.policy, self.keep, self.kv_heads = policy, float(keep), kv_heads
         self.rotation, self.attention, self.seed, self.threads = rotation, attention, seed, threads
-        cells = described(policy)["cells"]
-        if found := ", ".join(f"{key}={cells[key]}" for key, plain in PLAIN_STAGES.items()
-                              if key != "positions" and cells.get(key, plain) != plain):
+        if found := changed_stages(described(policy.record)["cells"] | {"positions": "absolute"}):
             raise UsageError(f"{policy.record}: found {found}, expected a policy that compresses once "
                              "after the prompt and changes no entry: an engine holds entries as they are")
         self._check_what_is_read()
@@ -109,19 +106,11 @@ class TokenDropper:
               later: np.random.Generator | None = None) -> list[dict[int, np.ndarray]]:
         """By share the entries that the policy keeps, as :class:`KeptSets` has them."""
         with exchange() as folder:
-            path, target = Path(folder) / "prompt.h5", Path(folder) / "kept.nc"
+            path = Path(folder) / "prompt.h5"
             call(path, "the tensors")
             self._write(path, kv, queries, positions, ids, wo, later)
-            with Trace(path) as trace:
-                score_files([self.policy], trace, folder)
-            # Nobody reads the measures, and those with l2 are the cheapest.
-            run(["replay", path, "-o", target, *options(
-                policy=self.policy.record, scores=folder, save_keep=True, wo_steps=1,
-                importance="l2", seed=self.seed, threads=self.threads,
-                budget=",".join(np.format_float_positional(one, trim="0") for one in shares))],
-                progress=False)
-            with ResultsFile(target) as results:
-                return [results.sets(0, at).masks for at in range(len(shares))]
+            return choose(self.policy, path, [np.format_float_positional(one, trim="0") for one in shares],
+                          seed=self.seed, threads=self.threads)
 
     def _write(self, path: Path, kv: Any, queries: Any, positions: Sequence[int], ids: Sequence[int],
                wo: np.random.Generator | None, later: np.random.Generator | None) -> None:

@@ -55,9 +55,14 @@ def _texts(dataset) -> list[str]:
     return [str(text) for text in dataset.asstr()[:]]
 
 
+def changed_stages(parameters: dict) -> str:
+    """Stages for which a cache with these parameters is not what its kept sets say, at every step."""
+    return ", ".join(f"{stage}={parameters[stage]}" for stage, plain in PLAIN_STAGES.items()
+                     if parameters.get(stage, plain) != plain)
+
+
 def has_static_sets(parameters: dict) -> bool:
-    """Is a cache with these parameters what its kept sets say, at every step?"""
-    return all(parameters.get(stage, plain) == plain for stage, plain in PLAIN_STAGES.items())
+    return not changed_stages(parameters)
 
 
 class ResultsFile:

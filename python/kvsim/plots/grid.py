@@ -277,15 +277,11 @@ def grids(files, options):
 
 
 def by_preset(results):
-    """{preset: {record: {key: value}}} from the attribute `config`."""
+    """{preset: {record: {key: value}}}."""
     presets = {}
-    try:
-        for one in json.loads(results.data.attrs["config"])["policies"]:
-            if one["record"] in results.policies:
-                name = one["preset"] + (":" + one["variant"] if one.get("variant") else "")
-                presets.setdefault(name, {})[one["record"]] = dict(one["parameters"])
-    except (KeyError, TypeError, ValueError):
-        return {}
+    for one in load.entries(results.data):
+        if one["record"] in results.policies:
+            presets.setdefault(one["title"], {})[one["record"]] = one["parameters"]
     return presets
 
 

@@ -313,13 +313,22 @@ def join_loops(opened):
     return results
 
 
-def parameters(results):
-    """{record: all its keys and their values}, from the attribute `config`."""
+def entries(data):
+    """What the attribute `config` says of each policy; nothing of files without it."""
+    found = []
     try:
-        listed = json.loads(results.data.attrs["config"])["policies"]
-        return {one["record"]: dict(one["parameters"]) for one in listed}
-    except (KeyError, TypeError, ValueError):
-        return {}
+        for one in json.loads(data.attrs["config"])["policies"]:
+            variant = f":{one['variant']}" if one.get("variant") else ""
+            found.append(one | {"record": one["record"], "parameters": dict(one["parameters"]),
+                                "title": one.get("preset", "") + variant})
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return []
+    return found
+
+
+def parameters(results):
+    """{record: all its keys and their values}."""
+    return {one["record"]: one["parameters"] for one in entries(results.data)}
 
 
 def alike(results, ignores):

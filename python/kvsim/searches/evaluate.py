@@ -13,6 +13,7 @@ import xarray
 from .. import ranking
 from ..errors import DataError, Error, UsageError, error_of
 from ..commands import environment, python_with
+from ..policy import answers
 from ..program import find_program, options, run
 from .config import HELD, LOOP, RANKED_BY, UNRANKED, Objective, SearchConfig
 
@@ -41,10 +42,7 @@ class Replayer:
 
     def answers(self, trace: str, records: Sequence[str]) -> dict[str, tuple[str, str]]:
         """Of each record as typed its canonical text, and why a replay would not take it ("")."""
-        told = json.loads(run(["inspect", trace, "--json", "-q",
-                               f"--budget={','.join(self.budgets)}",
-                               *options(policy=list(records))]))
-        return {one["policy"]: (one["record"], one["fault"]) for one in told["policies"]}
+        return answers(trace, records, self.budgets)
 
     def measure(self, trace: str, records: Sequence[str],
                 layers: Sequence[int] = ()) -> dict[str, Measured | str]:

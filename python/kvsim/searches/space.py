@@ -13,6 +13,7 @@ from optuna.distributions import (BaseDistribution, CategoricalDistribution, Flo
 from optuna.trial import Trial
 
 from ..errors import UsageError
+from ..policy import described
 from ..program import run
 from .config import SearchConfig, Table, show
 
@@ -54,10 +55,7 @@ class Declarations:
 
 def settings_of(record: str) -> dict[str, str]:
     """Values of the keys that a record uses; a mistake is the program's own error."""
-    told = json.loads(run(["policies", record, "--json"]))
-    if "preset" not in told:
-        raise UsageError(f"{record}: not a preset or a record")
-    return {row["key"]: row["value"] for row in told["preset"]["record"]}
+    return described(record)["cells"]
 
 
 def decimal_text(value: float, point: bool) -> str:

@@ -1,6 +1,5 @@
 """Works a study off: capture, replay, closed loop, text by text; what is finished is not run again."""
 
-import functools
 import json
 import math
 import time
@@ -9,8 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..errors import Error
-from ..kvtrace.errors import EXIT_USAGE, CaptureError
+from ..kvtrace.errors import CaptureError
 from ..kvtrace.kept_sets import has_static_sets
+from ..policy import answers, described
 from ..program import options, run
 from ..trace import Trace
 from ..whole import write_text
@@ -36,17 +36,6 @@ def say(tell: Callable[[str, float, float], None], what: str, done: float, begin
     tell(what, done, spent / done - spent if done > 0 else math.nan)
 
 
-@functools.cache
-def described(record: str) -> dict:
-    """Answer of `kvsim policies RECORD --json`; a record that is none is an error here."""
-    told = json.loads(run(["policies", record, "--json"], False))
-    if "preset" not in told:   # a key or a kind of a stage, which `kvsim policies` explains, too
-        cells = [f"{one['stage']}={one['kind']}" for one in told.get("kinds", ())]
-        raise CaptureError(f"--policy: found {record}, expected a preset of kvsim policies" + (
-            f", which {cells[0]} changes, such as snapkv,{cells[0]}" if cells else ""), EXIT_USAGE)
-    return told["preset"]
-
-
 def canonical_records(policies: list[str]) -> list[str]:
     """How results name these records. A function in a file is named as it is typed."""
     return [one if one.startswith("python:") else described(one)["canonical"] for one in policies]
@@ -54,8 +43,7 @@ def canonical_records(policies: list[str]) -> list[str]:
 
 def is_static(policy: str) -> bool:
     """Does it compress once and leave entries as they are, so that its kept sets say it all?"""
-    stages = [] if policy.startswith("python:") else described(policy)["record"]
-    return has_static_sets({stage["key"]: stage["value"] for stage in stages})
+    return has_static_sets({} if policy.startswith("python:") else described(policy)["cells"])
 
 
 def unserved(trace: Path, policies: list[str], budgets: list[str]) -> dict[str, str]:
@@ -64,10 +52,8 @@ def unserved(trace: Path, policies: list[str], budgets: list[str]) -> dict[str, 
     asked = [one for one in policies if not one.startswith("python:")]
     if not asked:
         return {}
-    told = json.loads(run(["inspect", trace, "--json", "-q", *options(
-        policy=asked, budget=",".join(budgets))], False))
-    return {one["policy"]: one["fault"].removeprefix(f"{trace}: ") for one in told["policies"]
-            if one["fault"]}
+    return {policy: fault.removeprefix(f"{trace}: ")
+            for policy, (_, fault) in answers(trace, asked, budgets).items() if fault}
 
 
 def run_text(folder: Folder, source: Source, loaded, settings: Settings, tell: Tell) -> None:

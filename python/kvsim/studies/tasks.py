@@ -19,10 +19,11 @@ from ..kvtrace.errors import EXIT_USAGE, CaptureError
 from ..kvtrace.kept_sets import ResultsFile
 from ..kvtrace.markup import parse_text
 from ..kvtrace.prompt import render, tokenize
+from ..policy import described
 from ..program import options, run
 from ..tasks import QUESTIONS, TASKS, Task, instance
 from .folder import Folder
-from .run import canonical_records, described, is_static, say, unserved
+from .run import canonical_records, is_static, say, unserved
 
 #: Of a task no more instances are tried than so many times those wanted.
 TRIES = 4

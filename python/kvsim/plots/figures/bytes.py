@@ -3,7 +3,6 @@
 import functools
 
 import xarray
-from matplotlib.ticker import LogLocator
 
 from .. import load, measures, scales, style
 
@@ -47,7 +46,6 @@ def draw(results, policies, note):
         scales.mark(ax, "y", MEASURE)
         scales.mark(ax, "x", "bytes")
         for axis in (ax.xaxis, ax.yaxis):
-            style.log_ticks(axis)
-            axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            style.log_ticks(axis, every=(1, 2, 5))
     style.hide_unused(axes, len(FORMS))
     return fig

@@ -2,7 +2,6 @@
 
 import numpy as np
 import xarray
-from matplotlib.ticker import LogLocator
 
 from .. import load, style
 
@@ -63,8 +62,7 @@ def draw(results, groups):
                       xlabel="memory (fraction of the full cache)")
         column[1].set(xscale="log", yscale="log", xlabel="output error that is reached (relative)")
     for axis in (axis for ax in axes.flat for axis in (ax.xaxis, ax.yaxis)):
-        style.log_ticks(axis)
-        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        style.log_ticks(axis, every=(1, 2, 5))
     axes[0, 0].set_ylabel("output error (relative)")
     axes[1, 0].set_ylabel("memory (fraction of the full cache)")
     return fig

@@ -1,7 +1,5 @@
 """Output error against the budget where the same selection drops or merges what it evicts."""
 
-from matplotlib.ticker import LogLocator
-
 from .. import load, style
 
 TITLE = "output error against the budget: eviction and merging of the same selection"
@@ -51,8 +49,7 @@ def draw(results, groups):
                 style.note_undefined(ax)
             else:
                 ax.set_yscale("log")
-                style.log_ticks(ax.yaxis)
-                ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+                style.log_ticks(ax.yaxis, every=(1, 2, 5))
             style.budget_axis(ax, results)
             if ax in axes[0]:
                 ax.set_title(style.wrapped(records[0]))
