@@ -1,6 +1,5 @@
 """Paired differences of two policies, over steps or over traces."""
 
-import difflib
 from collections.abc import Iterable
 
 import numpy as np
@@ -10,7 +9,7 @@ import xarray
 from . import ranking
 from .budgets import budget_text
 from .errors import DataError, UsageError
-from .plain import counted
+from .plain import counted, near
 from .results_file import Datasets, as_file, as_list, open_results
 from .program import exchange
 
@@ -92,9 +91,8 @@ def check_policies(texts: list[Text], measures: list[str], policies: tuple[str, 
             known = list(map(str, text.with_variable(measure).policy.values))
             for one in policies:
                 if one not in known:
-                    near = difflib.get_close_matches(one, known, 1)
-                    raise DataError(f"{text.name}: no policy {one}; " + (
-                        f"did you mean {near[0]}?" if near else f"found {', '.join(known)}"))
+                    raise DataError(f"{text.name}: no policy {one}"
+                                    + (near(one, known) or f"; found {', '.join(known)}"))
 
 
 def check_layers(texts: list[Text], measures: list[str]) -> None:

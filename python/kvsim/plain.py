@@ -1,7 +1,10 @@
 """Texts of files that somebody else wrote, on a terminal and in CSV (docs/security.md)."""
 
+import difflib
+import itertools
 import os
 import unicodedata
+from collections.abc import Iterable
 from pathlib import Path
 
 from .errors import DataError
@@ -31,6 +34,21 @@ def read_text(path: str | os.PathLike) -> str:
 def counted(count: int, noun: str, several: str = "") -> str:
     """ "1 text", "2 texts"; `several` where it is not the noun with an s."""
     return f"{count} {noun if count == 1 else several or noun + 's'}"
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """ " (did you mean X?)" where one of the known names is like it, else nothing."""
+    found = difflib.get_close_matches(name, list(known), 1)
+    return f" (did you mean {found[0]}?)" if found else ""
+
+
+def told_apart(names: Iterable[str]) -> list[str]:
+    """The names, equal ones with numbers: a, a-2, a-3."""
+    found: list[str] = []
+    for name in names:
+        tries = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+        found.append(next(one for one in tries if one not in found))
+    return found
 
 
 def printable(text: object) -> str:

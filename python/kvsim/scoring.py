@@ -242,7 +242,7 @@ def main(arguments: list[str]) -> int:
         with tempfile.TemporaryDirectory(prefix="kvsim-") as temporary:
             folder = Path(options.into or temporary)
             with printing_aside():
-                score_all(options, folder, Progress(words))
+                score_all(options, folder, Progress.of(words))
             return pass_through([*words, f"--scores={folder}"])
 
     return run_tool("kvsim", work)

@@ -2,17 +2,17 @@
 program do."""
 
 import argparse
-import difflib
 import json
 import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 
 from .errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_USAGE, Error, line_of
-from .plain import printable
+from .plain import near, printable
 
 
 #: Forms of a table: for the terminal, and to paste.
@@ -55,9 +55,7 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str):
         unknown = re.match(r"unrecognized arguments: (-[^\s=]*)", message)
         if unknown:
-            near = difflib.get_close_matches(unknown[1], self._option_string_actions, 1)
-            message = f"unknown option: found {unknown[1]}" + (
-                f" (did you mean {near[0]}?)" if near else "")
+            message = f"unknown option: found {unknown[1]}{near(unknown[1], self._option_string_actions)}"
         self.exit(EXIT_USAGE, printable(f"{self.prog}: {message}; see --help") + "\n")
 
     def format_help(self) -> str:
@@ -81,6 +79,29 @@ def shard(text: str) -> tuple[int, int]:
     return int(own), int(count)
 
 
+def number_list(text: str) -> list[int]:
+    """`0,5,10-15` -> [0, 5, 10, ..., 15]; ascending, no doubles."""
+    numbers = set()
+    for part in text.split(","):
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip())
+        if not match or (match[2] and int(match[2]) < int(match[1])):
+            raise argparse.ArgumentTypeError(f'"{part}": expected a list such as 0,5,10-15')
+        numbers.update(range(int(match[1]), int(match[2] or match[1]) + 1))
+    return sorted(numbers)
+
+
+def names(known: Iterable[str], what: str) -> Callable[[str], list[str]]:
+    """The type of an option that takes names by comma."""
+    def convert(text: str) -> list[str]:
+        chosen = list(dict.fromkeys(text.split(",")))
+        for name in chosen:
+            if name not in known:
+                raise argparse.ArgumentTypeError(
+                    f"no {what} {name!r}" + (near(name, known) or f"; known: {', '.join(known)}"))
+        return chosen
+    return convert
+
+
 def say(line: str) -> None:
     """A note on standard error."""
     print(printable(f"kvsim: {line}"), file=sys.stderr, flush=True)
@@ -98,21 +119,35 @@ def put_line(line: object) -> None:
 
 
 class Progress:
-    """How far a command is: on a terminal a line rewritten in place, with --progress json lines for
-    programs, else nothing. `words` are those of the command."""
+    """How far a command is: on a terminal a line rewritten in place, with `json` lines for programs. Else,
+    for who reads a log, a line of `log`, the command, for each part of the work and one each half minute."""
 
-    def __init__(self, words: Sequence[str]):
-        self.json = any(one in ("--progress=json", ("--progress", "json"))
-                        for one in (*words, *pairwise(words)))
-        quiet = "-q" in words or "--quiet" in words
-        self.line = sys.stderr.isatty() and not quiet and not self.json
+    def __init__(self, quiet: bool = False, json: bool = False, log: str = ""):
+        self.json, self.log = json, "" if quiet else log
+        self.line = sys.stderr.isatty() and not quiet and not json
+        self.said, self.part = time.monotonic(), ""
 
-    def show(self, share: float, what: str) -> None:
-        """`share` in [0, 1] is done."""
+    @classmethod
+    def of(cls, words: Sequence[str]) -> "Progress":
+        """As the words of a command of the program ask for."""
+        return cls("-q" in words or "--quiet" in words,
+                   any(one in ("--progress=json", ("--progress", "json")) for one in (*words, *pairwise(words))))
+
+    def show(self, share: float, what: str, part: str = "") -> None:
+        """`share` in [0, 1] is done, `what` being worked on."""
         if self.json:
             print(json.dumps({"progress": share, "what": what}), file=sys.stderr, flush=True)
         elif self.line:
             print(f"\r\033[K{share:4.0%} {printable(what)}"[:99], end="", file=sys.stderr, flush=True)
+        elif self.log and (part != self.part or time.monotonic() - self.said > 30):
+            self.said, self.part = time.monotonic(), part
+            print(printable(f"{self.log}: {what}, {share:.0%}"), file=sys.stderr, flush=True)
+
+    def steps(self, stage: str, done: int, total: int) -> None:
+        """Shows a stage of the work, and takes the line away when it is done."""
+        self.show(done / max(total, 1), f"{stage} {done}/{total}")
+        if done == total:
+            self.close()
 
     def close(self) -> None:
         """Takes the line away."""

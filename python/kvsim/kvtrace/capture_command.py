@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from ..plain import counted, printable, read_text
-from ..tool import Parser, run_tool
+from ..tool import Parser, Progress, number_list, run_tool
 from .errors import EXIT_USAGE, CaptureError
 
 EXAMPLES = """\
@@ -56,17 +56,6 @@ data/prompts/sample_answer.txt --layers 0,10,20,29 -o four_layers.h5
 """
 
 
-def whole_numbers(text: str) -> list[int]:
-    """`0,5,10-15` -> [0, 5, 10, ..., 15]; ascending, no doubles."""
-    layers = set()
-    for part in text.split(","):
-        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip())
-        if not match or (match[2] and int(match[2]) < int(match[1])):
-            raise argparse.ArgumentTypeError(f'"{part}": expected a list such as 0,5,10-15')
-        layers.update(range(int(match[1]), int(match[2] or match[1]) + 1))
-    return sorted(layers)
-
-
 def query_choice(text: str) -> int | None:
     """`window:64` -> 64, `all` -> None."""
     if text == "all":
@@ -95,7 +84,7 @@ def number(kind, low, high=None):
 
 def add_stored(add, queries: str) -> None:
     """Options of what of a run is stored; `queries`: those stored without a choice."""
-    add("--layers", type=whole_numbers, metavar="LIST", help="such as 0,5,10-15 (all)")
+    add("--layers", type=number_list, metavar="LIST", help="such as 0,5,10-15 (all)")
     add("--queries", type=query_choice, default=queries, metavar="all|window:M",
         help=f"every query, or the last M of the prompt and all later ones ({queries})")
     add("--dtype", choices=("float16", "float32", "bfloat16"), default="float16",
@@ -143,12 +132,6 @@ def parser() -> Parser:
     add_running(add)
     add("-q", "--quiet", action="store_true", help="no progress, no summary")
     return p
-
-
-def show_progress(stage: str, done: int, total: int) -> None:
-    """One line on a terminal, rewritten in place."""
-    end = "\n" if done == total else ""
-    print(f"\r{stage} {done}/{total}  ", end=end, file=sys.stderr, flush=True)
 
 
 def summary(target: Path, result: dict) -> str:
@@ -203,7 +186,7 @@ def run(args: argparse.Namespace, command: list[str]) -> None:
     if args.answer and not answer:
         raise CaptureError(f"{args.answer}: the answer is empty")
 
-    from .capture import CaptureOptions, capture_trace, no_progress
+    from .capture import CaptureOptions, capture_trace
     from .generate import Sampling
     from .model import load_model, sha256
     from .probes import split_spec
@@ -229,8 +212,7 @@ def run(args: argparse.Namespace, command: list[str]) -> None:
         record=record)
     loaded = load_model(args.model, args.gguf, args.model_dtype, args.device, args.threads,
                         args.layers)
-    progress = show_progress if sys.stderr.isatty() and not args.quiet else no_progress
-    result = capture_trace(loaded, conversation, options, args.out, progress)
+    result = capture_trace(loaded, conversation, options, args.out, Progress(args.quiet).steps)
     if not args.quiet:
         print(printable(summary(args.out, result)))
         limit = getattr(loaded.config, "max_position_embeddings", None)

@@ -23,7 +23,7 @@ from .inputs import Inputs
 from .kept_sets import KeptSets
 from .layers import find_attention_layers
 from .live_cache import LiveAttention, LiveCache
-from .record import FirstPass, call_own_attention, replace_attention, running
+from .record import FirstPass, call_own_attention, off, replace_attention, running, tolerance
 from .rope import takes_positions
 
 REGISTERED_NAME = "kvtrace_closed_loop"
@@ -148,10 +148,10 @@ class ClosedLoop:
         if self._difference(own[1:]) > 0 and not self.whole:
             self.whole = True
             self.full_logits = self._full_logits()
-        if off := self._difference(own[1:]):
+        if error := self._difference(own[1:]):
             raise CaptureError(
                 f"{type(self.model).__name__}: with everything kept the next-token logits of a "
-                f"closed loop differ from the model's own by {off:.2g} of their norm", EXIT_FAILURE)
+                f"closed loop differ from the model's own by {error:.2g} of their norm", EXIT_FAILURE)
 
     def _beside(self, count: int) -> dict:
         return self.inputs.of(count) if self.inputs else {}
@@ -163,9 +163,8 @@ class ClosedLoop:
     def _difference(self, own) -> float:
         """How far the full run is from the model's own logits [T, vocabulary], of their norm; 0
         where rounding may be the cause."""
-        exact = str(self.model.dtype) in ("torch.float32", "torch.float64")
-        off = float((self.full_logits - own).norm() / own.norm())
-        return 0 if off < (SAME_MODEL if exact else SAME_MODEL_LOW_PRECISION) else off
+        found = off(self.full_logits, own)
+        return 0 if found < tolerance(self.model, SAME_MODEL, SAME_MODEL_LOW_PRECISION) else found
 
     def prompt_tensors(self, layer: int) -> tuple[np.ndarray, np.ndarray]:
         """Keys and values of the prompt, [Hkv, n, d] float32."""

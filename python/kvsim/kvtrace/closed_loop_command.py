@@ -5,18 +5,18 @@ after the prompt meets the compressed cache; the tokens are those of the trace."
 
 import argparse
 import contextlib
+import functools
 import json
 import shlex
 import sys
-import time
 from pathlib import Path
 
 from ..plain import counted
 from ..program import run as run_program
 from ..program import version
-from ..tool import Parser, add_table, run_tool
+from ..tool import Parser, Progress, add_table, run_tool
 from ..whole import check_target
-from .capture_command import add_running, number, show_progress
+from .capture_command import add_running, number
 from .errors import EXIT_FAILURE, EXIT_USAGE, CaptureError
 
 EXAMPLES = """\
@@ -80,23 +80,6 @@ def parser() -> Parser:
     return p
 
 
-class Progress:
-    """A line that is rewritten on a terminal, else a line every half minute."""
-
-    def __init__(self, quiet: bool):
-        self.quiet = quiet
-        self.said = time.monotonic()
-
-    def __call__(self, done: int, total: int) -> None:
-        if self.quiet:
-            return
-        if sys.stderr.isatty():
-            show_progress("closed loop", done, total)
-        elif time.monotonic() - self.said > 30 or done == total:
-            self.said = time.monotonic()
-            print(f"kvsim closed-loop: {done}/{total} pairs", file=sys.stderr, flush=True)
-
-
 def chosen_pairs(args, results) -> tuple[list[int], list[int]]:
     policies = results.choose(args.policy, results.policies, "policy")
     budgets = results.choose(args.budget, results.budget_labels, "budget")
@@ -157,7 +140,8 @@ def cache_of(results, live, policy: int, budget: int):
 
 def run_pairs(loop, results, pairs: list[tuple[int, int]], journal, args) -> int:
     """Runs what the journal lacks, equal sets once; returns how many caches were run."""
-    progress, ran = args.show or Progress(args.quiet), 0
+    ran = 0
+    progress = args.show or functools.partial(Progress(args.quiet, log="kvsim closed-loop").steps, "closed loop")
     reference = loop.generate([None], args.generate)[0] if args.generate else None
     names: dict[str, list] = {}     # by the cache's digest: all pairs that have it
     cells: dict[str, tuple] = {}

@@ -2,14 +2,13 @@
 
 import argparse
 import itertools
-import sys
 from pathlib import Path
 
 from .. import texts
 from ..plain import printable
-from ..tool import Parser, run_tool
+from ..tool import Parser, Progress, names, number_list, run_tool
 from ..whole import write_text
-from .capture_command import (add_running, add_stored, number, show_progress, summary, whole_numbers)
+from .capture_command import add_running, add_stored, number, summary
 from .errors import EXIT_USAGE, CaptureError
 
 DEFAULT_KINDS = "summary,questions,fewshot,code"
@@ -32,12 +31,7 @@ Examples:
 
 
 def kind_list(text: str) -> list[str]:
-    names = list(texts.KINDS) if text == "all" else text.split(",")
-    for name in names:
-        if name not in texts.KINDS:
-            raise argparse.ArgumentTypeError(
-                f'no kind "{name}"; there are {", ".join(texts.KINDS)}')
-    return names
+    return list(texts.KINDS) if text == "all" else names(texts.KINDS, "kind")(text)
 
 
 def parser() -> Parser:
@@ -52,7 +46,7 @@ def parser() -> Parser:
     add("--steps", type=number(int, 1), default=384, metavar="T", help="later tokens (384)")
     add("--answer-tokens", type=number(int, 1), metavar="T",
         help="of the answer alone, however long the request before it (what --steps leaves)")
-    add("--seed", type=whole_numbers, default=[0], metavar="LIST",
+    add("--seed", type=number_list, default=[0], metavar="LIST",
         help="of the texts, one or several, such as 0-7 (0)")
     add_stored(add, "window:64")
     add("--probe", action="append", default=[], metavar="SPEC", dest="probes",
@@ -93,11 +87,33 @@ def fit(kind: texts.Kind, seed: int, limit: int, count_tokens) -> texts.Text:
     return texts.text_of(kind, seed, low)
 
 
-def make(args: argparse.Namespace) -> None:
-    from .capture import CaptureOptions, capture_trace, no_progress
+def fitted(kind: texts.Kind, seed: int, tokenizer, limit: int) -> tuple:
+    """The longest text of a kind whose prompt has at most `limit` tokens, as a conversation and as tokens."""
     from .markup import parse_text, plain_text
-    from .model import load_model, sha256
     from .prompt import render, tokenize
+
+    def read(prompt: str):
+        return plain_text(prompt) if kind.raw else parse_text(prompt, kind.name)
+
+    def tokens(prompt: str):
+        return tokenize(tokenizer, render(tokenizer, read(prompt), kind.raw))
+
+    text = fit(kind, seed, limit, lambda prompt: tokens(prompt).prompt_len)
+    return text, read(text.prompt), tokens(text.prompt)
+
+
+def steps_of_answer(name: str, prompt, steps: int, otherwise: str = "") -> int:
+    """What the text behind <compress/> in a prompt, which counts as later steps, leaves of `steps`."""
+    forced = len(prompt.ids) - prompt.prompt_len
+    if forced >= steps:
+        raise CaptureError(f"{name}: the request after <compress/> has {forced} tokens, --steps {steps} leaves "
+                           f"none of the answer: expected more{otherwise}", EXIT_USAGE)
+    return steps - forced
+
+
+def make(args: argparse.Namespace) -> None:
+    from .capture import CaptureOptions, capture_trace
+    from .model import load_model, sha256
 
     args.out.mkdir(parents=True, exist_ok=True)
     wanted = []
@@ -111,50 +127,22 @@ def make(args: argparse.Namespace) -> None:
         return
     loaded = load_model(args.model, args.gguf, args.model_dtype, args.device, args.threads,
                         args.layers)
-
-    def conversation_of(prompt: str, name: str):
-        return plain_text(prompt) if texts.KINDS[name].raw else parse_text(prompt, name)
-
-    def tokenized(prompt: str, name: str):
-        conversation = conversation_of(prompt, name)
-        return tokenize(loaded.tokenizer,
-                        render(loaded.tokenizer, conversation, texts.KINDS[name].raw))
-
     for count, (name, seed, stem) in enumerate(wanted, 1):
-        target = args.out / f"{stem}.h5"
-        text = fit(texts.KINDS[name], seed, args.prompt_tokens,
-                   lambda prompt: tokenized(prompt, name).prompt_len)
+        target, kind = args.out / f"{stem}.h5", texts.KINDS[name]
+        text, conversation, prompt = fitted(kind, seed, loaded.tokenizer, args.prompt_tokens)
         write_text(args.out / f"{stem}.prompt.txt", text.prompt)
         write_text(args.out / f"{stem}.answer.txt", text.answer + "\n")
-        prompt = tokenized(text.prompt, name)
-        # Text behind <compress/> in the prompt counts as later steps, too.
-        forced = len(prompt.ids) - prompt.prompt_len
-        if args.answer_tokens is None and forced >= args.steps:
-            raise CaptureError(f"{stem}: the request after <compress/> has {forced} tokens, --steps "
-                               f"{args.steps} leaves none of the answer: expected more, or "
-                               "--answer-tokens", EXIT_USAGE)
+        steps = args.answer_tokens or steps_of_answer(stem, prompt, args.steps, ", or --answer-tokens")
         if args.texts_only:
             print(f"{args.out / stem}.prompt.txt: {prompt.prompt_len} tokens")
             continue
         options = CaptureOptions(
-            layers=args.layers,
-            window=args.queries,
-            steps=args.answer_tokens or args.steps - forced,
-            answer=text.answer,
-            raw=texts.KINDS[name].raw,
-            probes=args.probes,
-            stored_type=args.dtype,
-            record={
-                "tool": "kvsim make-traces",
-                "text_kind": name,
-                "text_seed": seed,
-                "prompt_file": f"{stem}.prompt.txt",
-                "prompt_sha256": sha256(text.prompt.encode()),
-                "answer_sha256": sha256(text.answer.encode()),
-            })
-        progress = show_progress if sys.stderr.isatty() else no_progress
-        result = capture_trace(loaded, conversation_of(text.prompt, name), options, target,
-                               progress)
+            layers=args.layers, window=args.queries, steps=steps, answer=text.answer, raw=kind.raw,
+            probes=args.probes, stored_type=args.dtype, record={
+                "tool": "kvsim make-traces", "text_kind": name, "text_seed": seed,
+                "prompt_file": f"{stem}.prompt.txt", "prompt_sha256": sha256(text.prompt.encode()),
+                "answer_sha256": sha256(text.answer.encode())})
+        result = capture_trace(loaded, conversation, options, target, Progress().steps)
         print(f"[{count} of {len(wanted)}]", printable(summary(target, result)), flush=True)
 
 

@@ -22,6 +22,7 @@ from .kept_sets import KeptSets
 from .layers import find_attention_layers
 from .model import LoadedModel
 from .prompt import TokenizedPrompt
+from .record import tolerance
 
 POLICY, BUDGET = "snapkv", "0.3"
 JUDGED_LAYERS = 4   # whose residual error is compared, spread over the model
@@ -34,7 +35,7 @@ they found thirty-one. Two had been added since. What follows from that for the 
 the book? Most of them were copied on the same afternoon, by the same clerk, and by lamplight."""
 MOVES_POSITIONS = ("rehearsal:recent", "expected-attention", "streaming,positions=cache")
 # Replay sums in float64 what a float32 model computed: its rounding, over the layers of a model.
-TOLERANCE = {"float32": 2e-3, "float64": 2e-3}
+TOLERANCE = 2e-3
 LOW_PRECISION = 0.1
 
 
@@ -196,8 +197,7 @@ def check_model(loaded: LoadedModel, ids: list[int], prompt_len: int) -> Verdict
 
 
 def _check(loaded: LoadedModel, ids: list[int], prompt_len: int, folder: Path) -> Verdict:
-    dtype = str(loaded.model.dtype).removeprefix("torch.")
-    verdict = Verdict(TOLERANCE.get(dtype, LOW_PRECISION))
+    verdict = Verdict(tolerance(loaded.model, TOLERANCE, LOW_PRECISION))
     trace, results = folder / "trace.h5", folder / "results.nc"
     prompt = TokenizedPrompt(ids, prompt_len, [], prompt_len)
     try:
@@ -212,7 +212,7 @@ def _check(loaded: LoadedModel, ids: list[int], prompt_len: int, folder: Path) -
     with lacking(verdict, "replay"):
         sets, residual = _replayed(trace, results)
     with lacking(verdict, "moving positions"):
-        _replay_moved(trace, results)
+        _replay(trace, results, MOVES_POSITIONS)
     with Judge(loaded.model, ids, prompt_len) as judge:
         full = judge.logits({})
         kept = judge.logits(sets.masks) if sets else None
@@ -247,7 +247,3 @@ def _replayed(trace: Path, results: Path) -> tuple[KeptSets, dict[int, np.ndarra
         masks = f["kept_mask"][0, 0] == 1
         errors = f["residual_error"][0, 0]
     return (KeptSets(POLICY, BUDGET, dict(zip(layers, masks))), dict(zip(layers, errors)))
-
-
-def _replay_moved(trace: Path, results: Path) -> None:
-    _replay(trace, results, MOVES_POSITIONS)

@@ -53,6 +53,16 @@ class LayerCall:
     between: object = None   # between.Between, known when the layer's block has run
 
 
+def tolerance(model, exact: float, low: float) -> float:
+    """`low` of a model in 16 bits: its numbers are themselves only that exact."""
+    return exact if str(model.dtype) in ("torch.float32", "torch.float64") else low
+
+
+def off(found, own) -> float:
+    """How far logits are from a model's own, of their norm."""
+    return float((found - own).norm() / own.norm())
+
+
 def check_rows(call: LayerCall, positions: np.ndarray) -> float:
     """Largest relative error, over heads, of attention recomputed from what is stored of a
     LayerCall, at its check positions: by PyTorch, whose threads are as many as the user asked for.
@@ -80,8 +90,8 @@ def check_rows(call: LayerCall, positions: np.ndarray) -> float:
     weights /= weights.sum(-1, keepdim=True) + (sink - top).exp()
     output = (weights.flatten(1, 2) @ value).reshape(truth.shape)
     scale = truth.flatten(1).norm(dim=1)
-    off = (output - truth).flatten(1).norm(dim=1)
-    return float((off / scale)[scale > 0].max()) if (scale > 0).any() else 0.0
+    error = (output - truth).flatten(1).norm(dim=1)
+    return float((error / scale)[scale > 0].max()) if (scale > 0).any() else 0.0
 
 
 def choose_attention(model) -> str:
@@ -208,12 +218,9 @@ class Recorder:
         self.calls: dict[int, LayerCall] = {}   # of the layer whose block is at work
         self.done: list[int] = []
         self.other: dict[int, str] = {}   # layers that attend to something else than the tokens
-        # Numbers of a low-precision model are themselves only this exact.
-        dtype = next(model.parameters()).dtype
-        exact = str(dtype) in ("torch.float32", "torch.float64")
-        self.tolerance = 1e-3 if exact else 5e-2
+        self.tolerance = tolerance(model, 1e-3, 5e-2)
         # One product, whose result is rounded once.
-        self.stream_tolerance = 1e-3 if exact else 1e-2
+        self.stream_tolerance = tolerance(model, 1e-3, 1e-2)
 
     def run(self, ids: list[int], leave_out: bool = False,
             beside: dict | None = None) -> dict[int, str]:
@@ -252,11 +259,11 @@ class Recorder:
             own = self.model(input_ids=torch.tensor([ids], device=self.model.device),
                              use_cache=False, **few_logits(self.model, 1),
                              **(beside or {})).logits[0, -1].float()
-        off = float((own - self.last_logits).norm() / own.norm())
-        if not off < 2 * self.tolerance:
+        error = off(self.last_logits, own)
+        if not error < 2 * self.tolerance:
             raise CaptureError(
                 f"{type(self.model).__name__}: asks for the name of its attention function and does "
-                f"something else under that of a recorder: logits differ by {off:.2g}, as where "
+                f"something else under that of a recorder: logits differ by {error:.2g}, as where "
                 "attention is sparse", EXIT_FAILURE)
 
     def check_complete(self) -> None:

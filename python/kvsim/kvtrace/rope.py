@@ -12,7 +12,7 @@ import torch
 
 from .cache_names import few_logits
 from .layers import find_attention_layers
-from .record import call_own_attention, replace_attention, running
+from .record import call_own_attention, off, replace_attention, running, tolerance
 from .rotations import Rotation, Rotations
 
 REGISTERED_NAME = "kvtrace_rotations"
@@ -113,11 +113,10 @@ def own_positions(model, ids: list[int], beside: dict) -> str:
             model(input_ids=tokens, use_cache=False, **few_logits(model, 1), **beside,
                   **positions).logits[0, -1].float()
             for positions in ({}, {"position_ids": torch.arange(len(ids), device=model.device)[None]}))
-    off = float((counted - own).norm() / own.norm())
-    exact = str(model.dtype) in ("torch.float32", "torch.float64")
-    return "" if off < (SAME_POSITIONS if exact else SAME_POSITIONS_LOW_PRECISION) else (
+    error = off(counted, own)
+    return "" if error < tolerance(model, SAME_POSITIONS, SAME_POSITIONS_LOW_PRECISION) else (
         f"{type(model).__name__} gives tokens of images and sounds positions of their own: with 0, 1, "
-        f"... its logits differ by {off:.2g}")
+        f"... its logits differ by {error:.2g}")
 
 
 def takes_positions(model) -> bool:
@@ -143,8 +142,7 @@ def find_rotations(model, ids: list[int], layers, own_name: str | None = None) -
     tokens = [*ids[:count], ids[-1]]
     last = max(len(ids) - 1, count + shift)
     runs = [listener.run(tokens, [*range(begin, begin + count), last]) for begin in (0, shift)]
-    tolerance = TOLERANCE if str(model.dtype) in ("torch.float32", "torch.float64") else \
-        LOW_PRECISION
+    most = tolerance(model, TOLERANCE, LOW_PRECISION)
     asked = _asked(model)   # dynamic scalings have changed them
     found, missing = {}, ""
     for layer in layers:
@@ -161,9 +159,9 @@ def find_rotations(model, ids: list[int], layers, own_name: str | None = None) -
         # Most layers turn as the one before them.
         candidates = _candidates(asked, before[1].shape[-1])
         best = next(reversed(found.values()), None)
-        if best not in candidates or not error(best) < tolerance:
+        if best not in candidates or not error(best) < most:
             best = min(candidates, key=error)
-        if error(best) < tolerance:
+        if error(best) < most:
             found[layer] = best
         elif not missing:
             tried = "rotated" if asked else "though it has no rotary module (learned positions?)"

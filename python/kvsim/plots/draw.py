@@ -9,8 +9,6 @@ every file written, one per line; what could not be drawn, and why, goes to stan
 codes are those of kvsim: 0 done, 1 failed, 2 usage, 3 bad data.
 """
 
-import argparse
-import difflib
 import importlib
 import pkgutil
 import re
@@ -19,8 +17,8 @@ from pathlib import Path
 
 from ..budgets import parse_budget
 from ..errors import Error
-from ..plain import printable
-from ..tool import Parser, put_line, run_tool
+from ..plain import printable, told_apart
+from ..tool import Parser, names, number_list, put_line, run_tool
 
 FORMATS = ("pdf", "png", "csv")
 DEFAULT_FORMATS = ("pdf", "png")
@@ -57,7 +55,7 @@ def parse(arguments, titles):
     parser.add_argument("--budget", metavar="B",
                         help="budget of the figures that show one: a ratio, or a count of tokens; "
                              "the nearest in the file is taken (0.5)")
-    parser.add_argument("--layers", metavar="LIST", type=layer_list,
+    parser.add_argument("--layers", metavar="LIST", type=number_list,
                         help="layers to draw, e.g. 0,5,10-15 (all)")
     parser.add_argument("--policy", action="append", metavar="RECORD",
                         help="policy to draw, as the file names it; repeatable (all)")
@@ -66,32 +64,6 @@ def parse(arguments, titles):
     parser.add_argument("--overwrite", action="store_true", help="replace existing figures")
     parser.add_general_options()
     return parser.parse_args(arguments)
-
-
-def names(known, what):
-    def convert(text):
-        chosen = list(dict.fromkeys(text.split(",")))
-        for name in chosen:
-            if name not in known:
-                near = difflib.get_close_matches(name, known, 1)
-                raise argparse.ArgumentTypeError(
-                    f"no {what} {name!r}; " + (f"did you mean {near[0]}?" if near else
-                                               f"known: {', '.join(known)}"))
-        return chosen
-    return convert
-
-
-def layer_list(text):
-    layers = []
-    try:
-        for part in text.split(","):
-            first, _, last = part.partition("-")
-            layers += range(int(first), int(last or first) + 1)
-    except ValueError:
-        layers = []
-    if not layers:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected layers such as 0,5,10-15")
-    return layers
 
 
 def figure_titles():
@@ -116,14 +88,7 @@ def folders(paths, out):
     """The folder of each results file; two files of one name get numbers."""
     if len(paths) == 1:
         return [out]
-    taken, result = set(), []
-    for path in paths:
-        name, number = path.stem, 2
-        while name in taken:
-            name, number = f"{path.stem}-{number}", number + 1
-        taken.add(name)
-        result.append(out / name)
-    return result
+    return [out / name for name in told_apart(path.stem for path in paths)]
 
 
 def open_inputs(options, figures, load):

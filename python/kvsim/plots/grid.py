@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas
 
+from ..plain import told_apart
 from . import load, measures, statistics
 
 
@@ -287,9 +288,4 @@ def by_preset(results):
 
 def stems(name, found):
     """File names of grids: name-PRESET, numbered where a preset comes twice."""
-    result, taken = [], {}
-    for grid in found:
-        stem = f"{name}-{grid.stem}"
-        taken[stem] = taken.get(stem, 0) + 1
-        result.append(stem if taken[stem] == 1 else f"{stem}-{taken[stem]}")
-    return result
+    return told_apart(f"{name}-{grid.stem}" for grid in found)

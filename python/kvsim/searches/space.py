@@ -1,6 +1,5 @@
 """The space of records: keys, their ranges and conditions, as the program declares them."""
 
-import difflib
 import json
 import math
 from collections.abc import Mapping
@@ -13,6 +12,7 @@ from optuna.distributions import (BaseDistribution, CategoricalDistribution, Flo
 from optuna.trial import Trial
 
 from ..errors import UsageError
+from ..plain import near
 from ..policy import described
 from ..program import run
 from .config import SearchConfig, Table, show
@@ -108,9 +108,7 @@ class Space:
         axes = {}
         for key, given in config.vary.items():
             if key not in self.declared.keys:
-                near = difflib.get_close_matches(key, self.declared.keys, 1)
-                raise UsageError(f"{self.where}: unknown key {key}" +
-                                 (f" (did you mean {near[0]}?)" if near else ""))
+                raise UsageError(f"{self.where}: unknown key {key}{near(key, self.declared.keys)}")
             axes[key] = self._axis(key, given)
         # Kinds first: they decide which other keys take effect.
         canonical = [key for key in self.declared.keys if key in axes]
@@ -186,9 +184,8 @@ class Space:
             str(given) if isinstance(given, int) else decimal_text(given, told["type"] == "share"))
         if "values" in told and text not in told["values"] and not (
                 told["none"] and text == "none"):
-            near = difflib.get_close_matches(text, told["values"], 1)
-            raise UsageError(f"{self.where}: {key}: found {text}, expected {told['range']}" +
-                             (f" (did you mean {near[0]}?)" if near else ""))
+            raise UsageError(f"{self.where}: {key}: found {text}, expected {told['range']}"
+                             f"{near(text, told['values'])}")
         if told["type"] in NUMBERS and not (told["none"] and text == "none"):
             try:
                 self._check_bounds(key, told, float(text), told["type"] == "share" and "." in text)

@@ -64,7 +64,7 @@ def replayed(args: argparse.Namespace, place: Path, load=None, show=None) -> lis
     settings = command.settings_of(args, PRESETS)
     found, wanted = sources(args.text, [0], option="--text"), settings.policies
     canonical_records(wanted)
-    progress = command.Progress(args.quiet, "kvsim choose")
+    progress = command.Told(args.quiet, log="kvsim choose")
     tell, begin = show or progress, time.monotonic()
     loaded = (load or command.loader(args))()
     files = []
@@ -83,7 +83,7 @@ def replayed(args: argparse.Namespace, place: Path, load=None, show=None) -> lis
         files.append(trace.with_suffix(".nc"))
         replay_text(trace, files[-1], wanted, settings)
         trace.unlink()
-    progress.end()
+    progress.close()
     return files
 
 

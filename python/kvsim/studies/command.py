@@ -7,20 +7,19 @@ import argparse
 import functools
 import shutil
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ..budgets import budget_text
-from ..kvtrace.capture_command import add_running, number, whole_numbers
+from ..kvtrace.capture_command import add_running, number
 from ..kvtrace.closed_loop_command import positive
 from ..kvtrace.errors import EXIT_USAGE, CaptureError
 from ..plain import counted, printable, printable_lines
 from ..tasks import QUESTIONS, TASKS
 from ..tasks.benchmark import is_benchmark
 from ..tasks.scorers import SCORERS
-from ..tool import Parser, add_table, run_tool, shard
+from ..tool import Parser, Progress, add_table, number_list, run_tool, shard
 from .cost import duration
 from .settings import BUDGETS, POLICIES, Settings
 
@@ -105,7 +104,7 @@ def parser() -> Parser:
         help="of the rows of files, chosen with --seed (1)")
     add("--instances", type=number(int, 2), default=50, metavar="N",
         help="of each task and question, those that the full cache answers right (50)")
-    add("--seed", type=whole_numbers, default=[0], metavar="LIST", help="of kinds, such as 0-3; of --fraction the first (0)")
+    add("--seed", type=number_list, default=[0], metavar="LIST", help="of kinds, such as 0-3; of --fraction the first (0)")
     add_replayed(add, POLICIES, "repeat")
     add("--metric", type=words, action="append", metavar="LIST",
         help="further measures in the results files, as for kvsim replay (none)")
@@ -151,25 +150,11 @@ def tables_parser() -> Parser:
     return p
 
 
-class Progress:
-    """A line that is rewritten on a terminal, else a line for each text and one each half minute."""
-
-    def __init__(self, quiet: bool, name: str = "kvsim study"):
-        self.quiet, self.name, self.said, self.text = quiet, name, 0.0, ""
+class Told(Progress):
+    """How far a study is, with the time that is left."""
 
     def __call__(self, what: str, share: float, left: float) -> None:
-        if self.quiet:
-            return
-        line = f"{what}, {100 * share:.0f} %" + (f", {duration(left)} left" if left == left else "")
-        if sys.stderr.isatty():
-            print("\r" + printable(line).ljust(78), end="", file=sys.stderr, flush=True)
-        elif what.split(":")[0] != self.text or time.monotonic() - self.said > 30:
-            self.said, self.text = time.monotonic(), what.split(":")[0]
-            print(printable(f"{self.name}: {line}"), file=sys.stderr, flush=True)
-
-    def end(self) -> None:
-        if not self.quiet and sys.stderr.isatty():
-            print("\r" + " " * 78 + "\r", end="", file=sys.stderr, flush=True)
+        self.show(share, what + (f", {duration(left)} left" if left == left else ""), what.split(":")[0])
 
 
 def flat(given: list[list[str]] | None, default: list[str]) -> list[str]:
@@ -238,14 +223,14 @@ def study(args: argparse.Namespace, load=None, show=None) -> int:
 
         print(printable_lines(plan_text(found, chosen, files, load_model(), settings, folder)))
         return 0
-    progress = Progress(args.quiet)
+    progress = Told(args.quiet, log="kvsim study")
     with folder.at_work(args.shard):
         folder.settle(settings.shared(args.model))
         outcome = run_all(folder, found, load, settings, show or progress)
         run_tasks(folder, chosen, load, settings, show or progress)
         left_out: list[str] = []
         benchmarks.run_benchmarks(folder, files, load, settings, show or progress, left_out.append)
-        progress.end()
+        progress.close()
         if not settings.keep_traces and not args.shard:
             shutil.rmtree(folder.traces, ignore_errors=True)
         outcome.count_left_out((line.get("unserved", {}) for sheet in chosen

@@ -10,11 +10,10 @@ from pathlib import Path
 
 from .. import texts
 from ..kvtrace.errors import EXIT_USAGE, CaptureError
-from ..kvtrace.make_traces_command import fit
+from ..kvtrace.make_traces_command import fitted, steps_of_answer
 from ..kvtrace.markup import parse_text, plain_text
 from ..kvtrace.model import sha256
-from ..kvtrace.prompt import render, tokenize
-from ..plain import read_text
+from ..plain import read_text, told_apart
 
 #: Kinds of `builtin`: as people write them, then written for kvsim, then compressed before the
 #: question is known.
@@ -110,13 +109,8 @@ def _file(path: Path) -> Source:
 
 def _with_own_names(found: list[Source]) -> list[Source]:
     """Names are file names of the study: equal ones get numbers. The same text is taken once."""
-    counts: dict[str, int] = {}
-    named = []
-    for one in dict.fromkeys(found):
-        counts[one.name] = counts.get(one.name, 0) + 1
-        again = f"{one.name}-{counts[one.name]}" if counts[one.name] > 1 else one.name
-        named.append(replace(one, name=again))
-    return named
+    found = list(dict.fromkeys(found))
+    return [replace(one, name=name) for one, name in zip(found, told_apart(one.name for one in found))]
 
 
 def passage(source: Source, tokenizer, prompt_tokens: int, steps: int) -> Passage:
@@ -128,20 +122,8 @@ def passage(source: Source, tokenizer, prompt_tokens: int, steps: int) -> Passag
 
 def _of_kind(source: Source, tokenizer, prompt_tokens: int, steps: int) -> Passage:
     kind = texts.KINDS[source.kind]
-
-    def read(prompt: str):
-        return plain_text(prompt) if kind.raw else parse_text(prompt, source.name)
-
-    def tokens(prompt: str):
-        return tokenize(tokenizer, render(tokenizer, read(prompt), kind.raw))
-
-    text = fit(kind, source.seed, prompt_tokens, lambda prompt: tokens(prompt).prompt_len)
-    found = tokens(text.prompt)
-    forced = len(found.ids) - found.prompt_len   # a request behind the point of compression
-    if forced >= steps:
-        raise CaptureError(f"{source.name}: the request after the compression has {forced} tokens, "
-                           f"--steps {steps} leaves none of the answer", EXIT_USAGE)
-    return Passage(read(text.prompt), text.answer, kind.raw, steps - forced,
+    text, conversation, prompt = fitted(kind, source.seed, tokenizer, prompt_tokens)
+    return Passage(conversation, text.answer, kind.raw, steps_of_answer(source.name, prompt, steps),
                    sha256((text.prompt + "\0" + text.answer).encode()))
 
 
