@@ -147,13 +147,10 @@ def source_of(trace: "Trace") -> str:
 
 
 def of_study(path: Path, args: argparse.Namespace) -> str:
-    from .studies import benchmarks, folder, task_table
+    from .studies import folder
 
     study = folder.Folder(path)
     settings = study.settings()
-    columns = {"losses.csv": folder.COLUMNS, "texts.csv": folder.TEXT_COLUMNS,
-               "accuracy.csv": task_table.COLUMNS, "scores.csv": benchmarks.COLUMNS,
-               "score_tests.csv": benchmarks.TEST_COLUMNS}
     found = [one.name for one in sorted(path.glob("*.csv"))]
     if not found:
         raise DataError(f"{path}: no tables yet: found no *.csv; kvsim study writes them when a text is "
@@ -167,9 +164,8 @@ def of_study(path: Path, args: argparse.Namespace) -> str:
              "## Tables", ""]
     for name in found:
         lines += [f"### `{name}`", ""]
-        known = columns.get(name)
         names = (path / name).open(encoding="utf-8").readline().strip().split(",")
-        lines += table(("column", "meaning"), [(code(one), (known or {}).get(one, ""))
+        lines += table(("column", "meaning"), [(code(one), folder.TABLES.get(name, {}).get(one, ""))
                                                for one in names])
     if len(texts):
         lines += ["## Texts", "", *table(("text", "category", "prompt tokens", "from", "sha256"), [

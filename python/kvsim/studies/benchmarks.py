@@ -22,30 +22,12 @@ from ..plain import counted
 from ..plots import statistics
 from ..tasks.benchmark import Benchmark, Row, read_benchmark, said, sampled
 from ..tasks.scorers import SCORERS, load_scorer, scorer_of
-from .folder import Folder
+from .folder import TABLES, Folder
 from .run import canonical_records, say
 from .table import sorted_by
 from .tasks import Context, Lines, answers_of
 
 ALL = "all"   # tasks of a benchmark together
-#: Column of scores.csv -> what it is.
-COLUMNS = {
-    "model": "model", "benchmark": "file", "task": "task, or all",
-    "question": "known when the cache is compressed, or unknown", "budget": "budget",
-    "policy": "record", "score": "mean score of the answers, 0 to 1",
-    "low": "its 95 % interval (Wilson, prompts as clusters)", "high": "its 95 % interval",
-    "full": "mean score of the full cache's answers", "same": "share of answers that are the full "
-    "cache's word for word", "questions": "how many questions", "prompts": "how many contexts",
-}
-#: Column of score_tests.csv -> what it is.
-TEST_COLUMNS = {
-    "model": "model", "benchmark": "file", "question": "known or unknown", "budget": "budget",
-    "policy": "record", "other": "record that it is compared with",
-    "difference": "score of policy less that of other, mean over questions",
-    "p": "chance of such a difference without one (paired, Student's t over prompts)",
-    "told_apart": "still a difference after Holm's correction over all pairs of the budget",
-    "prompts": "how many contexts",
-}
 
 
 @dataclass
@@ -208,7 +190,7 @@ def wilson(score: np.ndarray, prompt: np.ndarray) -> tuple[float, float]:
 
 
 def scores(found: pandas.DataFrame) -> pandas.DataFrame:
-    """A row per model, benchmark, task, way to ask, budget and policy (COLUMNS)."""
+    """A row per model, benchmark, task, way to ask, budget and policy."""
     every = pandas.concat([found, found.assign(task=ALL)]) if len(found) else found
     rows = []
     for keys, own in every.groupby(["model", "benchmark", "task", "question", "budget", "policy"],
@@ -216,12 +198,12 @@ def scores(found: pandas.DataFrame) -> pandas.DataFrame:
         low, high = wilson(own.score.to_numpy(), own.prompt.to_numpy())
         rows.append([*keys, own.score.mean(), low, high, own.full.mean(), own.same.mean(), len(own),
                      own.prompt.nunique()])
-    return sorted_by(pandas.DataFrame(rows, columns=list(COLUMNS)),
+    return sorted_by(pandas.DataFrame(rows, columns=list(TABLES["scores.csv"])),
                      ["model", "benchmark", "task", "question", "budget", "score"], falling=True)
 
 
 def score_tests(found: pandas.DataFrame) -> pandas.DataFrame:
-    """All pairs of policies at each budget, over the questions that both answered (TEST_COLUMNS)."""
+    """All pairs of policies at each budget, over the questions that both answered."""
     rows = []
     for keys, own in found.groupby(["model", "benchmark", "question", "budget"], sort=False):
         by_row = own.pivot(index="row", columns="policy", values="score")
@@ -236,6 +218,6 @@ def score_tests(found: pandas.DataFrame) -> pandas.DataFrame:
         for i, apart in zip(tested, statistics.holm([pairs[i][7] for i in tested])):
             pairs[i][8] = bool(apart)
         rows += pairs
-    return pandas.DataFrame(rows, columns=list(TEST_COLUMNS))
+    return pandas.DataFrame(rows, columns=list(TABLES["score_tests.csv"]))
 
 

@@ -16,6 +16,7 @@ import json
 import os
 import re
 import shutil
+import tomllib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,28 +31,9 @@ from ..program import version
 from ..whole import whole_file, write_text
 
 WORST_SHARE = 5   # of 100 steps: the loss's own worst case
-#: Column of losses.csv -> what it is.
-COLUMNS = {
-    "model": "model", "text": "text", "category": "category of the text",
-    "prompt_tokens": "n, tokens of the prompt", "later_tokens": "T, later tokens",
-    "policy": "record", "budget": "budget: 0.2, 512",
-    "bytes": "bytes held of the prompt, share of the full cache's",
-    "peak": "most bytes held while the later tokens come, share of the full cache's at the end",
-    "kl": "KL divergence from the full cache, mean over the later tokens, nats",
-    "kl_answer": "the same over the answer alone, without the request before it",
-    "kl_worst": "the same over the worst 5 % of the later tokens",
-    "nll": "negative log-likelihood of the text's own next token less the full cache's, nats",
-    "top1": "share of later tokens whose most likely next token is the full cache's",
-    "stream_error": "stream error of the replay, rms over steps",
-}
-
-
-#: Column of texts.csv -> what it is.
-TEXT_COLUMNS = {
-    "model": "model", "text": "text", "category": "category of the text",
-    "prompt_tokens": "n, tokens of the prompt", "later_tokens": "T, later tokens",
-    "origin": "file or generator, and licence", "sha256": "digest of prompt and answer",
-}
+#: Column -> what it is, of each table.
+TABLES = tomllib.loads(Path(__file__).with_name("columns.toml").read_text(encoding="utf-8"))
+COLUMNS, TEXT_COLUMNS = TABLES["losses.csv"], TABLES["texts.csv"]
 
 
 @dataclass(frozen=True)

@@ -7,21 +7,14 @@ import pandas
 
 from ..plots import statistics
 from . import table
+from .folder import TABLES
 
 ALL = "all"   # tasks or questions together
 LEAST_POLICIES = 3   # below it no order is worth a number
-COLUMNS = {
-    "model": "model", "task": "task, or all", "question": "known, unknown, or all",
-    "budget": "budget", "policy": "record",
-    "accuracy": "share of right answers, of the instances that the full cache answers right",
-    "low": "its 95 % interval (Wilson)", "high": "its 95 % interval (Wilson)",
-    "kl": "KL divergence over the full cache's answer, nats, mean over instances",
-    "instances": "how many instances",
-}
 
 
 def accuracy(answers: pandas.DataFrame) -> pandas.DataFrame:
-    """A row per model, task, question, budget and policy (COLUMNS), and those of all together."""
+    """A row per model, task, question, budget and policy, and those of all together."""
     from scipy import stats   # takes longer to load than most tables to make
 
     rows = []
@@ -29,7 +22,7 @@ def accuracy(answers: pandas.DataFrame) -> pandas.DataFrame:
         right = int(own.right.sum())
         spread = stats.binomtest(right, len(own)).proportion_ci(statistics.LEVEL, "wilson")
         rows.append([*keys, right / len(own), spread.low, spread.high, own.kl.mean(), len(own)])
-    return table.sorted_by(pandas.DataFrame(rows, columns=list(COLUMNS)),
+    return table.sorted_by(pandas.DataFrame(rows, columns=list(TABLES["accuracy.csv"])),
                            ["model", "task", "question", "budget", "accuracy"], falling=True)
 
 

@@ -22,21 +22,12 @@ from ..kvtrace.prompt import render, tokenize
 from ..policy import described
 from ..program import options, run
 from ..tasks import QUESTIONS, TASKS, Task, instance
-from .folder import Folder
+from .folder import TABLES, Folder
 from .run import canonical_records, is_static, say, unserved
 
 #: Of a task no more instances are tried than so many times those wanted.
 TRIES = 4
 CACHES_AT_ONCE = 64
-#: Column of tasks.csv -> what it is.
-COLUMNS = {
-    "model": "model", "task": "task", "question": "known when the cache is compressed, or unknown",
-    "number": "number of the instance", "prompt_tokens": "n, tokens of the prompt",
-    "policy": "record", "budget": "budget: 0.2, 512",
-    "right": "1 where the answer is right; the full cache's is for every row",
-    "same": "1 where the answer is the full cache's word for word",
-    "kl": "KL divergence from the full cache over the tokens of its answer, mean, nats",
-}
 
 
 @dataclass(frozen=True)
@@ -287,13 +278,13 @@ def outcomes(cells: list, loaded, first, count: int, judge, longest: int) -> tup
 
 
 def answers(folder: Folder) -> pandas.DataFrame:
-    """A row for every instance, policy and budget that has run (COLUMNS)."""
+    """A row for every instance, policy and budget that has run."""
     rows = [{"model": line["model"], "task": sheet.task.name, "question": sheet.question,
              "number": line["number"], "prompt_tokens": line["prompt_tokens"], **{
                  name: one[name] for name in ("policy", "budget", "right", "same", "kl")}}
             for sheet in sheets(folder, ["builtin"])
             for line in sheet.lines.read() for one in line["outcomes"]]
-    return pandas.DataFrame(rows, columns=list(COLUMNS)).drop_duplicates(
+    return pandas.DataFrame(rows, columns=list(TABLES["answers.csv"])).drop_duplicates(
         ["model", "task", "question", "number", "policy", "budget"], keep="last")
 
 
