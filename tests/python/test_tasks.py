@@ -29,8 +29,7 @@ from kvsim.kvtrace.markup import parse_text
 from kvsim.kvtrace.model import LoadedModel
 from kvsim.studies import api, plan, run, task_table
 from kvsim.studies import tasks as runs
-from kvsim.studies import folder
-from kvsim.studies.folder import Folder
+from kvsim.studies.folder import TABLES, Folder
 from kvsim.tasks.kinds import Instance, Task, alike, holds, names_all, names_first
 
 TALE = "The keeper carried the oil up the steps and trimmed the wick, and {} boats came home."
@@ -190,7 +189,7 @@ class Runs(WithModel):
                     self.assertEqual(one["same"], "text" not in one)
             right = sum(line["solved"] for line in lines)
             self.assertTrue(right == 3 or len(lines) == runs.TRIES * 3)
-        self.assertEqual(list(found.answers), list(folder.TABLES["answers.csv"]))
+        self.assertEqual(list(found.answers), list(TABLES["answers.csv"]))
         self.assertTrue((found.answers.kl >= 0).all())
         page = (self.folder / "out" / "index.html").read_text("utf-8")
         self.assertIn("Tasks: does the answer stay right?", page)
