@@ -41,10 +41,3 @@ def speed_up(model) -> None:
         if type(module) is torch.nn.Linear and module.weight.dtype == torch.float32 \
                 and module.weight.device.type == "cpu":
             module.__class__ = OneDnnLinear
-
-
-def slow_down(model) -> None:
-    """Undoes :func:`speed_up`: for comparisons with what PyTorch does."""
-    for module in model.modules():
-        if type(module) is OneDnnLinear:
-            module.__class__ = torch.nn.Linear

@@ -19,7 +19,7 @@ import numpy as np
 import xarray
 
 from ..plain import counted
-from . import load, statistics
+from . import load, statistics, style
 
 SCORE = "span_retained_importance"
 CONSTRAINTS = ("constrain", "whitelist")   # keys that make a record a variant of another
@@ -151,6 +151,22 @@ def geometric(values, dim, **options):
     """Mean of errors or losses over a dimension, as over traces everywhere."""
     mean = np.exp(np.log(np.maximum(values, statistics.LEAST)).mean(dim, **options))
     return xarray.where((values <= 0).all(dim), 0, mean)
+
+
+CROSS = {"color": "black", "linestyle": "", "marker": "x", "markersize": 5.5, "zorder": 5}
+RANDOM = {"color": style.REFERENCE, "linestyle": ":", "marker": ""}
+
+
+def draw_damage(ax, lost, measure, base, others, variants):
+    """One measure of the whole cache, geometric mean over texts, of {record: look}: `others`, and `variants`
+    of a policy with crosses where they wreck half of the texts."""
+    at, damage = lost.budgets, lost.damage[measure]
+    for record, look in (others | variants).items():
+        draw_line(ax, at, over_texts(damage, record), **look)
+    for record in variants:
+        bad = (lost.wrecked(record, base).mean("text") >= 0.5).values
+        ax.plot(at[bad], over_texts(damage, record)[bad], **CROSS)
+    ax.set_ylim(bottom=0)
 
 
 def draw_line(ax, x, values, **look):

@@ -221,9 +221,23 @@ def legend_below(fig, keys):
 
 def row_labels(policies):
     """Labels for rows of policies, their font size, and the height of a row in inches."""
-    labels = [wrapped(policy) for policy in policies]
-    lines = max(label.count("\n") + 1 for label in labels)
+    labels, lines = titles(policies, 34)
     return labels, 6 if lines == 1 else 5.5, max(0.165, 0.04 + 0.085 * lines)
+
+
+def titles(policies, most):
+    """Titles of a panel for each policy, and of how many lines the longest is."""
+    found = [wrapped(policy, most) for policy in policies]
+    return found, max(title.count("\n") + 1 for title in found)
+
+
+def dot_rows(ax, results, policies, values, labels, size):
+    """A row per policy, with a dot at its one number of `values` [policy, ...]."""
+    for y, policy in enumerate(policies):
+        look = policy_style(results, policy)
+        ax.plot(values.sel(policy=policy), [y], color=look["color"], marker=look["marker"] or "o")
+    colour_rows(ax, results, policies, labels, size)
+    ax.set_ylim(len(policies) - 0.5, -0.5)
 
 
 def narrow(name, width=12):

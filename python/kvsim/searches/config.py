@@ -36,6 +36,10 @@ class Objective:
         return text + (f" at {', '.join(self.budgets)}" if self.budgets else "")
 
     @property
+    def label(self) -> str:
+        return f"{self.name} relative to {self.reference}" if self.reference else self.name
+
+    @property
     def name(self) -> str:
         one = " · ".join(self.variables)
         return one if len(self.variables) == 1 else f"geometric mean of {one}"

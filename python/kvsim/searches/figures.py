@@ -44,12 +44,6 @@ def write(study: Study, report: Report | None = None) -> list[Path]:
     return files
 
 
-def label(objective: Objective) -> str:
-    if not objective.reference:
-        return objective.name
-    return f"{objective.name} relative to {objective.reference}"
-
-
 def axis_label(objective: Objective) -> str:
     """Beside a subtitle that says the rest."""
     what = objective.name if len(objective.name) <= AXIS else "objective"
@@ -101,7 +95,7 @@ def history(study: Study, complete: Sequence[FrozenTrial]):
             ax.axhline(1, color=style.REFERENCE, linewidth=0.7)
         ax.set_ylim(*window(values, best, objective))
         scaled(ax, objective)
-        ax.set_ylabel(style.wrapped(label(objective), 44))
+        ax.set_ylabel(style.wrapped(objective.label, 44))
     return fig
 
 
@@ -130,7 +124,7 @@ def keys_of(study: Study, complete: Sequence[FrozenTrial]):
             continue
         rows, columns = style.panel_grid(len(weights), 4)
         fig, axes = style.frame(
-            "What the keys do", f"{label(objective)}, by the value of a key; in the titles "
+            "What the keys do", f"{objective.label}, by the value of a key; in the titles "
             "its share of importance (PED-ANOVA, times the share of candidates that "
             "have the key)", rows, columns, 1.45,
             [], ("", axis_label(objective)))
@@ -183,7 +177,7 @@ def front(study: Study, complete: Sequence[FrozenTrial]):
             ax.plot(*points, **{**DOT, **look})
         for k, axis in zip(pair, "xy"):
             scaled(ax, objectives[k], axis)
-            text = label(objectives[k])
+            text = objectives[k].label
             if objectives[k].budgets:
                 text += f", at {', '.join(objectives[k].budgets)}"
             getattr(ax, f"set_{axis}label")(style.wrapped(text, 44))
@@ -201,7 +195,7 @@ def reported(study: Study, report: Report, variable: str):
     keys = [style.key(("found: " if record in report.best else "") + record, looks[record])
             for record in records]
     fig, axes = style.frame(
-        "On texts set aside", f"{label(objective)}; mean over {counted(len(report.measured), 'text')} "
+        "On texts set aside", f"{objective.label}; mean over {counted(len(report.measured), 'text')} "
         f"not searched, band: 95 % interval over texts. {counts_text(study)}", 1, 1, 2.7,
         keys, ("budget", axis_label(objective)))
     at = range(len(budgets))

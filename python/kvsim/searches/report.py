@@ -1,7 +1,6 @@
 """The best on the texts that were set aside: opened by this alone, and every time is recorded."""
 
 import datetime
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from ..whole import write_text
 from .config import RANKED_BY, Objective
 from .evaluate import Measured, log_ratio, read_variables, run_closed_loop
 from .study import Study
-from .summary import counts, counts_text
+from .summary import counts, counts_text, shown
 
 LOOP_LOSS = "kl_divergence_mean"
 MOST = 16   # candidates of a front that are measured
@@ -145,9 +144,8 @@ class Report:
 
     def _table(self, variable: str, objective: Objective) -> list[str]:
         budgets = self.study.config.budgets
-        against = f" relative to {objective.reference}" if objective.reference else ""
         kind = "geometric mean" if objective.reference or scale(objective) == "log" else "mean"
-        lines = [f"{variable}{against}: {kind} over "
+        lines = [f"{objective.label}: {kind} over "
                  + counted(len(self.measured), "text")
                  + (" [95 % interval over texts]" if len(self.measured) > 1 else "")
                  + "; last the text where it is highest, over budgets",
@@ -156,8 +154,7 @@ class Report:
         for record, logs in self.table(variable, objective).items():
             cells = [interval_text(column, objective) for column in [*logs.T, logs.mean(axis=1)]]
             per_text = logs.mean(axis=1)
-            highest = float(np.max(per_text))
-            highest = math.exp(highest) if objective.reference else highest
+            highest = shown(objective, np.max(per_text))
             mark = "found: " if record in self.best else ""
             lines.append("  " + "".join(f"{cell:>22}" for cell in cells) +
                          f"  {highest:<10.3g}{mark}{record}")
@@ -171,10 +168,6 @@ def scale(objective: Objective) -> str:
 
 def interval_text(values: Sequence[float], objective: Objective) -> str:
     """Mean over texts, with its interval where there are several."""
-    mean, (low, high) = statistics.over_traces(np.asarray(values), scale(objective))
-    numbers = [float(one) for one in (mean, low, high)]
-    if objective.reference:
-        numbers = [math.exp(one) for one in numbers]
-    if len(values) < 2:
-        return f"{numbers[0]:.3g}"
-    return f"{numbers[0]:.3g} [{numbers[1]:.3g}, {numbers[2]:.3g}]"
+    mean, ends = statistics.over_traces(np.asarray(values), scale(objective))
+    mean, low, high = shown(objective, np.array([mean, *ends]))
+    return f"{mean:.3g}" if len(values) < 2 else f"{mean:.3g} [{low:.3g}, {high:.3g}]"

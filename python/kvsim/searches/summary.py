@@ -148,9 +148,7 @@ def objective_lines(study: Study, objective: Objective, best: Sequence[FrozenTri
     """A table of the best candidates by budget."""
     budgets = list(objective.budgets or study.config.budgets)
     kind = "geometric mean" if objective.reference else "mean"
-    what = f"{objective.name} relative to {objective.reference}" if objective.reference else \
-        objective.name
-    lines = [f"{what} ({objective.direction}; {kind} over "
+    lines = [f"{objective.label} ({objective.direction}; {kind} over "
              f"{counted(len(study.searched), 'text')})",
              "  " + "".join(f"{b:>9}" for b in budgets) + f"{'all':>9}  candidate"]
     reference = [study.reference.get(look_key((one, ())), {}) for one in study.searched]

@@ -92,17 +92,11 @@ def draw_dots(results, panels, policies, note):
         f"Measures at budget {budget}{note}", subtitle(results, panels), rows, columns,
         0.7 + row * len(policies), (), sharey=True)
     for ax, panel in zip(axes.flat, panels):
-        for y, policy in enumerate(policies):
-            look = style.policy_style(results, policy)
-            ax.plot(table(results, panel).sel(policy=policy), [y], color=look["color"],
-                    marker=look["marker"] or "o")
+        style.dot_rows(ax, results, policies, table(results, panel), labels, size)
         ax.set_title(title(results, panel))
         if panel.variable.startswith("retained"):
             ax.set_xlim(-0.03, 1.03)
         else:
             style.error_axis(ax, table(results, panel).sel(policy=policies), "x", panel.variable)
-    for ax in axes.flat[:len(panels)]:
-        style.colour_rows(ax, results, policies, labels, size)
-    axes[0, 0].set_ylim(len(policies) - 0.5, -0.5)
     style.hide_unused(axes, len(panels))
     return fig

@@ -15,8 +15,6 @@ TITLE = "gain of whitelist, fair and debiased eviction over the policy itself"
 READS = "several"
 PAGE = 4
 PLAIN = {"color": "black", "linestyle": "-", "marker": ""}
-CROSS = {"color": "black", "linestyle": "", "marker": "x", "markersize": 5.5, "zorder": 5}
-RANDOM = {"color": style.REFERENCE, "linestyle": ":", "marker": ""}
 
 
 def pages(several, options):
@@ -49,7 +47,7 @@ def draw(several, lost, bases, group, note):
     if lost.damage:
         keys.append(style.key("the policy itself", PLAIN))
     if lost.damage and lost.random:
-        keys.append(style.key("random", RANDOM))
+        keys.append(style.key("random", losses.RANDOM))
     texts = len(lost.texts) > 1
     rows = 1 + len(lost.damage)
     lines = 1 + max(len(bases[base]) for base in group)
@@ -65,7 +63,10 @@ def draw(several, lost, bases, group, note):
     for column, base in zip(axes.T, group):
         table += draw_gains(column[0], lost, base, bases[base], looks)
         for ax, measure in zip(column[1:], lost.damage):
-            draw_damage(ax, lost, measure, base, bases[base], looks)
+            losses.draw_damage(
+                ax, lost, measure, base,
+                {base: PLAIN} | ({lost.random: losses.RANDOM} if lost.random else {}),
+                {one: looks[losses.change(one, base)] for one in bases[base]})
     for ax, label in zip(axes[:, 0], ["gain (fraction of importance)", *lost.damage]):
         ax.set_ylabel(label.replace(" (", "\n("))
     shown = [f"{budget:g}" for budget in lost.budgets]
@@ -88,7 +89,7 @@ def draw_gains(ax, lost, base, variants, looks):
         ax.plot(at, line, **looks[text])
         style.band(ax, at, band, looks[text], texts)
         bad = (wrecked.mean("text") >= 0.5).values   # of half of the texts
-        ax.plot(at[bad], line[bad], **CROSS)
+        ax.plot(at[bad], line[bad], **losses.CROSS)
         mean, spread, low, high = summary(gain)
         name = f"{text}:\n" if len(text) > 24 else f"{text}: "   # the panel is not wider
         title.append(f"{name}{mean:+.3f} ± {spread:.3f}"
@@ -101,16 +102,3 @@ def draw_gains(ax, lost, base, variants, looks):
     ax.axhline(0, color="black", linewidth=0.7, linestyle=":")
     ax.set_title("\n".join(title), fontsize=5.5)
     return table
-
-
-def draw_damage(ax, lost, measure, base, variants, looks):
-    """One measure of the whole cache, geometric mean over texts, of a policy, its variants and `random`."""
-    at, damage = lost.budgets, lost.damage[measure]
-    lines = [(base, PLAIN), *((lost.random, RANDOM) for _ in range(lost.random is not None)),
-             *((variant, looks[losses.change(variant, base)]) for variant in variants)]
-    for record, look in lines:
-        losses.draw_line(ax, at, losses.over_texts(damage, record), **look)
-    for variant in variants:
-        bad = (lost.wrecked(variant, base).mean("text") >= 0.5).values
-        ax.plot(at[bad], losses.over_texts(damage, variant)[bad], **CROSS)
-    ax.set_ylim(bottom=0)

@@ -37,8 +37,7 @@ def draw(results, policies, note):
     reference = {"color": style.REFERENCE, "linestyle": "--", "linewidth": 0.9, "marker": ""}
     keys.append(style.key("unbiased (realised rate)", reference))
     rows, columns = style.panel_grid(len(policies), 4 if len(policies) <= 12 else 5)
-    titles = [style.wrapped(policy, 30 if columns <= 4 else 26) for policy in policies]
-    lines = max(title.count("\n") + 1 for title in titles)
+    titles, lines = style.titles(policies, 30 if columns <= 4 else 26)
     height = {1: 2.9, 2: 1.9}.get(len(policies), 1.3 if rows > 1 else 1.6) + 0.1 * lines
     fig, axes = style.frame(f"Keep rate per span, mean over layers{note}", results.subtitle,
                             rows, columns, height, keys,

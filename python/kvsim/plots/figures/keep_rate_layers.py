@@ -24,8 +24,7 @@ def draw(results, options, policies, note):
     bias = results.variable("bias_index", "policy", "budget", "span", "layer").sel(budget=budget)
     spans = results.spans
     rows, columns = style.panel_grid(len(policies), 2 if len(results.layers) > 8 else 4)
-    titles = [style.wrapped(policy, 46 if columns == 2 else 22) for policy in policies]
-    lines = max(title.count("\n") + 1 for title in titles)
+    titles, lines = style.titles(policies, 46 if columns == 2 else 22)
     height = 0.28 + 0.1 * lines + max(0.13 * len(spans), 0.3)
     fig, axes = style.frame(
         f"Keep rate of each span against the layer's own at budget "

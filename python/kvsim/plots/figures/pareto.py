@@ -22,8 +22,6 @@ TITLE = "how often each lambda of debiased eviction is Pareto-optimal, and its p
 READS = "several"
 PANELS = 4   # budgets of the scatter figure
 PAGE = 4
-CROSS = {"color": "black", "linestyle": "", "marker": "x", "markersize": 5.5, "zorder": 5}
-RANDOM = {"color": style.REFERENCE, "linestyle": ":", "marker": ""}
 
 
 def pages(several, options):
@@ -74,7 +72,7 @@ def draw(several, lost, groups, bases, note):
     lambdas = all_lambdas(groups, bases)
     looks = {value: style.line_style(i) for i, value in enumerate(lambdas)}
     keys = [style.key(f"λ = {value:g}", look) for value, look in looks.items()] + \
-        ([style.key("random", RANDOM)] if lost.random else [])
+        ([style.key("random", losses.RANDOM)] if lost.random else [])
     fig, axes = style.frame(
         f"How often each λ is Pareto-optimal, and what it costs{note}",
         f"{where(several, lost)}{intervals}\n{lost.wreck_rule}; over the bars: share of budgets",
@@ -83,7 +81,12 @@ def draw(several, lost, groups, bases, note):
     for column, base in zip(axes.T, bases):
         table += draw_shares(column[0], lost, base, groups[base])
         for ax, measure in zip(column[1:], lost.damage):
-            draw_damage(ax, lost, measure, base, groups[base], looks)
+            losses.draw_damage(ax, lost, measure, base,
+                               {lost.random: losses.RANDOM} if lost.random else {},
+                               {record: looks[value] for value, record in groups[base].items()})
+            ax.set_xlabel(style.BUDGET)
+            # A closed loop may have few budgets.
+            ax.set_xlim(lost.budgets.min() - 0.04, lost.budgets.max() + 0.04)
     for ax, label in zip(axes[:, 0], ["share of budgets", *lost.damage]):
         ax.set_ylabel(label.replace(" (", "\n("))
     style.numbers(fig, ["policy", "lambda", "optimal", "of", "optimal_all", "of_all", "share",
@@ -139,20 +142,6 @@ def draw_shares(ax, lost, base, grid):
         count(counted & ~wrecked), damage)]
 
 
-def draw_damage(ax, lost, measure, base, grid, looks):
-    at, damage = lost.budgets, lost.damage[measure]
-    if lost.random:
-        losses.draw_line(ax, at, losses.over_texts(damage, lost.random), **RANDOM)
-    for value, record in grid.items():
-        line = losses.over_texts(damage, record)
-        bad = (lost.wrecked(record, base).mean("text") >= 0.5).values
-        losses.draw_line(ax, at, line, **looks[value])
-        ax.plot(at[bad], line[bad], **CROSS)
-    ax.set_xlabel(style.BUDGET)
-    ax.set_xlim(at.min() - 0.04, at.max() + 0.04)   # a closed loop may have few budgets
-    ax.set_ylim(bottom=0)
-
-
 def where(several, lost):
     return f"{several[0].model}; {lost.described}\nlosses: {'; '.join(lost.labels)} " \
         "(1 − retained importance of the span, mean over layers and steps)"
@@ -181,7 +170,7 @@ def draw_points(several, lost, groups, bases, note):
                 at = {"lambda": value}
                 ax.plot(*own.sel(at).values, **{**looks[value], "markersize": 4.5})
                 if bad.sel({**at, "budget": budget}):
-                    ax.plot(*own.sel(at).values, **CROSS)
+                    ax.plot(*own.sel(at).values, **losses.CROSS)
             ax.margins(0.12)
             ax.locator_params(nbins=4)
             ax.set_title(f"budget {budget:.3g}", fontsize=6)

@@ -20,8 +20,7 @@ def draw(results, policies, note):
     looks = {span: style.line_style(i) for i, span in enumerate(results.spans)}
     keys = [style.key(span, look, scores.sel(span=span)) for span, look in looks.items()]
     rows, columns = style.panel_grid(len(policies), 5 if len(policies) > 4 else 4)
-    titles = [style.wrapped(policy, 26) for policy in policies]
-    lines = max(title.count("\n") + 1 for title in titles)
+    titles, lines = style.titles(policies, 26)
     fig, axes = style.frame(
         f"Class score of each span, mean over layers and steps{note}",
         f"{results.subtitle}\nclass score: retained importance of the span's own entries, a proxy",

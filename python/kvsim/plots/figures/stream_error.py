@@ -45,12 +45,7 @@ def draw_dots(results, policies, note):
     fig, axes = style.frame(
         f"Stream error at budget {budget}{note}", subtitle(results),
         1, 1, 0.5 + row * len(policies))
-    ax = axes[0, 0]
-    for y, policy in enumerate(policies):
-        look = style.policy_style(results, policy)
-        ax.plot(values.sel(policy=policy), [y], color=look["color"], marker=look["marker"] or "o")
-    style.colour_rows(ax, results, policies, labels, size)
-    ax.set_ylim(len(policies) - 0.5, -0.5)
-    style.error_axis(ax, values, "x", MEASURE)
-    ax.set_xlabel(LABEL)
+    style.dot_rows(axes[0, 0], results, policies, values, labels, size)
+    style.error_axis(axes[0, 0], values, "x", MEASURE)
+    axes[0, 0].set_xlabel(LABEL)
     return fig
