@@ -18,12 +18,6 @@ from .whole import write_text
 if TYPE_CHECKING:
     from .trace import Trace
 
-EXAMPLES = """\
-Examples:
-  kvsim card data/sample.h5 --license cc-by-4.0 -o README.md
-  kvsim card traces/ --license other --text-license "manuals of Debian packages" -o README.md
-  kvsim card study --license apache-2.0
-"""
 #: Dataset of a trace, `<l>` for a layer's number -> what it is (docs/trace-format.md).
 MEANINGS = {
     "query_position": "positions whose queries are stored", "layers/<l>/q": "queries, after RoPE",
@@ -179,7 +173,7 @@ def of_study(path: Path, args: argparse.Namespace) -> str:
 
 
 def parser() -> Parser:
-    p = Parser(prog="kvsim card", description=__doc__, epilog=EXAMPLES)
+    p = Parser(prog="kvsim card", description=__doc__)
     p.add_argument("path", type=Path, metavar="TRACE|FOLDER|STUDY")
     p.add_argument("--license", required=True, metavar="ID",
                    help="of the files, as data hubs name it, such as cc-by-4.0 or other")

@@ -6,25 +6,13 @@ from pathlib import Path
 from .table_text import FORMS, table_text
 from .tool import Parser, run_tool
 
-EXAMPLES = """\
-Positive measures are compared by ratio, A over B; shares and others by difference, A less B. With one
-trace the interval is over circular blocks of its later steps, with several over the traces.
-
-exit codes: 0 done, 1 failed while running, 2 usage, 3 bad data
-
-Examples:
-  kvsim compare h2o snapkv sample.nc
-  kvsim compare h2o snapkv a.nc a-loop.nc b.nc b-loop.nc --metric kl_divergence --table tex
-"""
-
 #: Columns that people read; the others are in the CSV.
 COLUMNS = {"measure": "measure", "budget": "budget", "a": "A", "b": "B", "by": "by", "value": "A to B",
            "low": "low", "high": "high", "held": "A holds", "differs": "differs"}
 
 
 def parser() -> Parser:
-    p = Parser(prog="kvsim compare", description="How two policies differ, paired, with intervals.",
-               epilog=EXAMPLES)
+    p = Parser(prog="kvsim compare", description="How two policies differ, paired, with intervals.")
     p.add_argument("a", metavar="A", help="a policy, as the files name it")
     p.add_argument("b", metavar="B", help="the policy that it is compared with")
     p.add_argument("results", nargs="+", type=Path, metavar="RESULTS.nc",

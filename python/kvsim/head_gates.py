@@ -6,7 +6,6 @@ entries only. Here the gate of a head is what that changes, measured (docs/prese
 texts should be others than those that are studied.
 """
 
-import argparse
 import sys
 from collections.abc import Iterable
 from dataclasses import replace
@@ -14,7 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from .errors import DataError, Error
+from .errors import DataError
+from .tool import Parser, run_tool
 from .trace import Layer, Trace
 from .whole import write_text
 
@@ -63,24 +63,22 @@ def gates(traces: Iterable[Trace], sinks: int, recent: int) -> np.ndarray:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m kvsim.head_gates", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(prog="python -m kvsim.head_gates", description=__doc__)
     parser.add_argument("traces", nargs="+", type=Path, metavar="TRACE.h5")
     parser.add_argument("--sinks", type=int, default=128, help="first entries that stay (128)")
     parser.add_argument("--recent", type=int, default=256, help="newest entries that stay (256)")
     parser.add_argument("-o", "--out", required=True, type=Path, metavar="FILE")
     options = parser.parse_args(argv)
-    try:
+
+    def work() -> None:
         found = gates(map(Trace, options.traces), options.sinks, options.recent)
-    except Error as error:
-        print(f"kvsim head_gates: {error}", file=sys.stderr)
-        return error.exit_code
-    names = " ".join(path.name for path in options.traces)
-    lines = [f"# python -m kvsim.head_gates {names} --sinks {options.sinks} --recent {options.recent}",
-             *(" ".join(f"{one:.4f}" for one in row) for row in found)]
-    write_text(options.out, "\n".join(lines) + "\n")
-    print(options.out)
-    return 0
+        names = " ".join(path.name for path in options.traces)
+        lines = [f"# python -m kvsim.head_gates {names} --sinks {options.sinks} --recent {options.recent}",
+                 *(" ".join(f"{one:.4f}" for one in row) for row in found)]
+        write_text(options.out, "\n".join(lines) + "\n")
+        print(options.out)
+
+    return run_tool("kvsim head_gates", work)
 
 
 if __name__ == "__main__":

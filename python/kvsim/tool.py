@@ -8,8 +8,10 @@ import re
 import signal
 import sys
 import time
+import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
+from pathlib import Path
 
 from .errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_USAGE, Error, line_of
 from .plain import near, printable
@@ -29,10 +31,14 @@ class Parser(argparse.ArgumentParser):
     """Says in one line what is wrong. An option without a value in its place is wrong, and so is the
     beginning of an option's name. What is said with examples behind it keeps its lines."""
 
-    def __init__(self, **named):
-        if "epilog" in named:
+    def __init__(self, prog: str, **named):
+        """`prog`: "kvsim COMMAND", whose words of help.toml stand below the options."""
+        words = tomllib.loads(Path(__file__).with_name("help.toml").read_text(encoding="utf-8"))
+        if own := words.get(prog.removeprefix("kvsim ")):
+            named["epilog"] = "\n\n".join([*filter(None, [named.get("epilog")]), own])
+        if "epilog" in named or "\n" in named.get("description", ""):
             named["formatter_class"] = argparse.RawDescriptionHelpFormatter
-        super().__init__(allow_abbrev=False, **named)
+        super().__init__(allow_abbrev=False, prog=prog, **named)
 
     def add_general_options(self) -> None:
         """Options that every command of the program takes, too."""

@@ -19,28 +19,6 @@ from ..whole import check_target
 from .capture_command import add_running, number
 from .errors import EXIT_FAILURE, EXIT_USAGE, CaptureError
 
-EXAMPLES = """\
-results (LOOP.nc, netCDF-4, dimensions policy, budget, step as in results files)
-  kl_divergence    KL(full cache || kept entries) of the next-token distribution, nats
-  nll_difference   negative log-likelihood of the trace's next token, less that of the full cache
-  top1_agreement   1 where the most likely next token is the same
-  and _mean (also kl_divergence_max) over steps, per policy and budget; kl_divergence_answer is the
-  mean over the steps that predict the answer, where a request follows <compress/>
-
-The kept sets come from `kvsim replay --save-keep`; layers that the results lack keep everything.
-Policies that merge, quantise, move positions or compress at later steps need the program itself
-(--kvsim), but no kept sets: their caches are made while the model runs (docs/study.md 8).
-Finished pairs are kept in LOOP.nc.unfinished: an interrupted run is simply started again.
-
-exit codes: 0 done, 1 failed while running, 2 usage, 3 bad data, 130 interrupted
-
-Examples:
-  kvsim replay data/sample.h5 --budget 0.1,0.3,0.5 --save-keep -o kept.nc
-  kvsim closed-loop data/sample.h5 kept.nc -o loop.nc
-  kvsim closed-loop data/sample.h5 kept.nc -o loss.nc --loss 0.05
-  kvsim closed-loop data/sample.h5 kept.nc -o snapkv.nc --policy snapkv --budget 0.3 --generate 64
-"""
-
 
 def positive(text: str) -> float:
     try:
@@ -52,7 +30,7 @@ def positive(text: str) -> float:
 
 
 def parser() -> Parser:
-    p = Parser(prog="kvsim closed-loop", description=__doc__, epilog=EXAMPLES)
+    p = Parser(prog="kvsim closed-loop", description=__doc__)
     p.set_defaults(show=None)   # how callers from Python are told of progress
     add = p.add_argument_group("what to run").add_argument
     add("trace", type=Path, metavar="TRACE.h5", nargs="?",

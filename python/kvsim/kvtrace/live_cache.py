@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from .. import program
+from ..program import options
 from .errors import EXIT_FAILURE, EXIT_USAGE, CaptureError, Error
 
 READY, UNCHANGED, CHANGED = 1, 0, 1   # cli/attend.cpp
@@ -73,17 +74,10 @@ class LiveAttention:
 
     def __init__(self, program: str, served: Served, threads: int = 0):
         self.served = served
-        command = [program, "attend", str(served.trace), "--layers",
-                   ",".join(map(str, served.layers)), "--seed", str(served.seed),
-                   "--importance", served.importance, "-q"]
-        if served.later:
-            command += ["--later", served.later]
-        for record in served.records:
-            command += ["--policy", record]
-        for budget in served.budgets:
-            command += ["--budget", budget]
-        if threads:
-            command += ["--threads", str(threads)]
+        command = [program, "attend", str(served.trace), "-q", *options(
+            layers=",".join(map(str, served.layers)), seed=served.seed, importance=served.importance,
+            later=served.later or None, policy=served.records, budget=served.budgets,
+            threads=threads or None)]
         self.said = tempfile.TemporaryFile()
         try:
             self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,

@@ -13,21 +13,6 @@ from .errors import EXIT_USAGE, CaptureError
 
 DEFAULT_KINDS = "summary,questions,fewshot,code"
 LONG_UNITS = 400   # of a kind whose answer grows: more steps of work than anybody forces
-EXAMPLES = """\
-The same kind, seed and number of tokens always give the same text. The later tokens are a written
-answer, at most --steps of them; kinds with short answers (needles, orders) have fewer. A request
-that comes after <compress/> is of the later tokens, too: --answer-tokens counts those of the answer
-alone. Traces
-that the folder already holds are left alone, so an interrupted run is simply started again.
-A trace of SmolLM2-135M with 4096 + 384 tokens and 30 layers takes about 140 MB with window:64
-and 280 MB with all queries.
-
-Examples:
-  kvsim make-traces -o traces
-  kvsim make-traces -o needles --kinds needle_d000,needle_d050,needles4 --seed 0-2 --layers 0,5,10
-  kvsim make-traces --list
-  kvsim make-traces -o traces --kinds code,switch --prompt-tokens 2048 --steps 256 --queries all
-"""
 
 
 def kind_list(text: str) -> list[str]:
@@ -35,7 +20,7 @@ def kind_list(text: str) -> list[str]:
 
 
 def parser() -> Parser:
-    p = Parser(prog="kvsim make-traces", description=__doc__, epilog=EXAMPLES)
+    p = Parser(prog="kvsim make-traces", description=__doc__)
     add = p.add_argument
     add("-o", "--out", type=Path, metavar="DIR", help="folder for the traces; made if missing")
     add("--list", action="store_true", help="print the kinds of text and stop")

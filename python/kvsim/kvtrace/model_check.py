@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from ..errors import Error
-from ..program import call, exchange, readable
+from ..program import call, exchange, options, readable
 from ..program import run as run_program
 from .capture import CaptureOptions, capture_trace
 from .closed_loop import ClosedLoop
@@ -234,9 +234,8 @@ def _check(loaded: LoadedModel, ids: list[int], prompt_len: int, folder: Path) -
 
 
 def _replay(trace: Path, results: Path, policies) -> None:
-    run_program(["replay", str(trace), "-o", str(results), "--overwrite", "--budget", BUDGET,
-                 "--save-keep", "--threads", "1", "-q",
-                 *(word for one in policies for word in ("--policy", one))], progress=False)
+    run_program(["replay", trace, "-o", results, "--overwrite", "--save-keep", "-q",
+                 *options(budget=BUDGET, threads=1, policy=policies)], progress=False)
 
 
 def _replayed(trace: Path, results: Path) -> tuple[KeptSets, dict[int, np.ndarray]]:

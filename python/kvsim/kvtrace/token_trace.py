@@ -1,5 +1,6 @@
 """A trace that its model can run on once more: tokens, and the checks that the model is the same."""
 
+import hashlib
 from pathlib import Path
 
 from ..errors import reads_file
@@ -72,11 +73,9 @@ class TokenTrace(Trace):
     def check_results(self, results) -> None:
         import xxhash
 
-        state = xxhash.xxh3_128()
         with open(self.path, "rb") as file:
-            while block := file.read(1 << 24):
-                state.update(block)
-        if results.trace_digest != f"xxh3-128:{state.hexdigest()}":
+            digest = hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
+        if results.trace_digest != f"xxh3-128:{digest}":
             raise CaptureError(f"{results.path}: made from another trace than {self.path} "
                                f"(its digest is {results.trace_digest})")
 

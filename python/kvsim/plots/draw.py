@@ -24,19 +24,13 @@ FORMATS = ("pdf", "png", "csv")
 DEFAULT_FORMATS = ("pdf", "png")
 
 
-EXAMPLES = """
-Examples:
-  kvsim plot sample.nc -o figures
-  kvsim plot sample.nc -o figures --only retained_importance --budget 0.2"""
-
-
 def parse(arguments, titles):
     from . import measures
-    listing = "\n".join(f"  {name:22}{title}".rstrip() for name, title in titles.items())
+    listing = "\n".join(f"  {name:23}{title}".rstrip() for name, title in titles.items())
     parser = Parser(prog="kvsim plot", description=(
                         "Draws the figures of results files: PDF and PNG per figure, a folder per file when there\n"
                         "are several. Also what `kvsim theory --json` and `kvsim explain --json` print (FILE.json)."),
-                    epilog=f"figures:\n{listing}\n{EXAMPLES}")
+                    epilog=f"figures:\n{listing}")
     parser.add_argument("results", nargs="+", metavar="RESULTS.nc", type=Path)
     parser.add_argument("-o", "--out", required=True, metavar="DIR", type=Path,
                         help="folder of the figures, made when absent")

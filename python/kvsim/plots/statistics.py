@@ -54,14 +54,20 @@ def student(freedom, share):
 
 def chance(values):
     """How likely a mean as far from 0 is where the true one is 0, two-sided (Student's t)."""
-    from scipy import special
+    from scipy import stats
 
     values = np.asarray(values, np.float64)
-    spread = values.std(ddof=1) if values.size > 1 else np.nan
-    if not spread > 0:
-        return float(spread == 0 and values[0] == 0) if values.size > 1 else np.nan
-    t = abs(values.mean()) / (spread / np.sqrt(values.size))
-    return float(2 * special.stdtr(values.size - 1, -t))
+    if values.size > 1 and np.ptp(values) == 0:
+        return float(values[0] == 0)
+    return float(stats.ttest_1samp(values, 0).pvalue) if values.size > 1 else np.nan
+
+
+def wilson(mean, count):
+    """95 % interval of a share of `count` answers, or of a mean in [0, 1] that varies as such a share."""
+    z = student(np.inf, (1 + LEVEL) / 2)
+    centre = mean + z * z / (2 * count)
+    half = z * np.sqrt(mean * (1 - mean) / count + z * z / (4 * count * count))
+    return (max(0.0, (centre - half) / (1 + z * z / count)), min(1.0, (centre + half) / (1 + z * z / count)))
 
 
 def holm(chances, level=1 - LEVEL):

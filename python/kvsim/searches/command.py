@@ -12,14 +12,9 @@ everything in the folder STUDY: run again after a stop it goes on, and several p
 one study. --report measures the best on texts set aside, which must differ in kind, seed and length,
 and says how many candidates were tried (docs/cli.md 7)."""
 
-EXAMPLES = """
-Examples:
-  kvsim search data/searches/sample.toml -o study
-  kvsim search data/searches/sample.toml -o study --trials 64"""
-
 
 def parser() -> Parser:
-    p = Parser(prog="kvsim search", description=ABOUT, epilog=EXAMPLES)
+    p = Parser(prog="kvsim search", description=ABOUT)
     add = p.add_argument
     add("config", metavar="SEARCH.toml", help="the search")
     add("-o", "--out", metavar="STUDY", required=True, help="folder of the study, made when absent")

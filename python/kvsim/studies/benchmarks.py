@@ -8,7 +8,6 @@ Unlike the built-in tasks every question counts, also those that the full cache 
 """
 
 import itertools
-import math
 import time
 from dataclasses import dataclass
 
@@ -175,18 +174,14 @@ def head_of(folder: Folder, name: str, way: str) -> dict:
 
 
 def wilson(score: np.ndarray, prompt: np.ndarray) -> tuple[float, float]:
-    """95 % interval of a mean score in [0, 1] whose questions come in clusters, the prompts: Wilson's,
-    with as many questions as would have the variance between clusters (n_eff = m(1 - m)/V, at most
-    the number of questions where scores are 0 or 1)."""
+    """The interval of a mean score whose questions come in clusters, the prompts: with as many questions
+    as would have the variance between clusters (n_eff = m(1 - m)/V, at most their number where scores
+    are 0 or 1)."""
     mean, count = score.mean(), len(set(prompt))
     sums = pandas.Series(score - mean).groupby(prompt).sum().to_numpy()
     variance = count / max(count - 1, 1) * (sums ** 2).sum() / len(score) ** 2
     n = mean * (1 - mean) / variance if variance > 0 else float(count)
-    if np.isin(score, (0, 1)).all():
-        n = min(n, len(score))
-    z = statistics.student(math.inf, (1 + statistics.LEVEL) / 2)
-    centre, half = mean + z * z / (2 * n), z * math.sqrt(mean * (1 - mean) / n + z * z / (4 * n * n))
-    return max(0.0, (centre - half) / (1 + z * z / n)), min(1.0, (centre + half) / (1 + z * z / n))
+    return statistics.wilson(mean, min(n, len(score)) if np.isin(score, (0, 1)).all() else n)
 
 
 def scores(found: pandas.DataFrame) -> pandas.DataFrame:

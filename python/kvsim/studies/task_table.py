@@ -15,13 +15,10 @@ LEAST_POLICIES = 3   # below it no order is worth a number
 
 def accuracy(answers: pandas.DataFrame) -> pandas.DataFrame:
     """A row per model, task, question, budget and policy, and those of all together."""
-    from scipy import stats   # takes longer to load than most tables to make
-
     rows = []
     for keys, own in _groups(answers, "budget", "policy"):
-        right = int(own.right.sum())
-        spread = stats.binomtest(right, len(own)).proportion_ci(statistics.LEVEL, "wilson")
-        rows.append([*keys, right / len(own), spread.low, spread.high, own.kl.mean(), len(own)])
+        share = own.right.mean()
+        rows.append([*keys, share, *statistics.wilson(share, len(own)), own.kl.mean(), len(own)])
     return table.sorted_by(pandas.DataFrame(rows, columns=list(TABLES["accuracy.csv"])),
                            ["model", "task", "question", "budget", "accuracy"], falling=True)
 

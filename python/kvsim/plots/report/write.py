@@ -13,17 +13,13 @@ from pathlib import Path
 
 from ...errors import Error, UsageError
 from ...program import find_program, pass_through
+from ...program import options as as_options
 from ...tool import Parser, put_line, run_tool
 from ...whole import check_target, write_text
 
-EXAMPLES = """
-Examples:
-  kvsim report sample.nc -o page.html
-  kvsim report sample.nc --trace data/sample.h5 -o page.html --overwrite"""
-
 
 def parse(arguments):
-    parser = Parser(prog="kvsim report", epilog=EXAMPLES, description="""\
+    parser = Parser(prog="kvsim report", description="""\
 Writes one HTML file that opens in any browser, without a network: policies by budget, the prompt
 coloured by what was kept, steps, layers and heads, spans, and the record. From the trace that the
 results name come texts, what the worst steps looked for, and kept sets where the results lack them
@@ -81,10 +77,9 @@ def find_details(options, folder):
     if options.no_trace:
         return None
     status = pass_through([
-        "details", *map(str, options.results), f"--out={folder}",
-        *(f"--trace={one}" for one in options.trace), f"--progress={options.progress}",
-        *(["--quiet"] if options.quiet else ["--verbose"] if options.verbose else []),
-        *([f"--threads={options.threads}"] if options.threads else [])])
+        "details", *options.results, *as_options(
+            out=folder, trace=options.trace, progress=options.progress, threads=options.threads,
+            quiet=options.quiet, verbose=options.verbose and not options.quiet)])
     if status:
         sys.exit(status)
     found = [Path(folder) / f"{number}.nc" for number, _ in enumerate(options.results, 1)]
