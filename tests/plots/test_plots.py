@@ -30,7 +30,7 @@ import xarray
 
 import fake_results
 from kvsim.plots import draw, load, measures, style
-from kvsim.plots.figures import best_settings, explain, fragility, retained_importance
+from kvsim.plots.figures import explain, fragility, retained_importance
 from kvsim.plots.figures import bytes as figures_bytes
 from kvsim.plots.figures import worst_case
 
@@ -303,16 +303,6 @@ EXPLAIN = {
                    ("", 0.0, 0.0, 0))]}
 
 
-SWEEP = {
-    "kvsim": "sweep", "traces": 1,
-    "rows": [{"preset": "snapkv", "settings": 3, "measure": measure, "over": "mean",
-              "budget": budget, "best": best, "value": 0.5, "low": 0.4, "high": 0.6,
-              "default": default, "gain": 0.1, "gain_low": 0.0, "gain_high": 0.2, "chosen": 0.7}
-             for measure in ("retained_importance", "output_error", "residual_error")
-             for budget, best, default in (("64", "snapkv,window=8,kernel=7", 0.4),
-                                           ("0.5", "snapkv", None))]}
-
-
 class DocumentTest(PlotTest):
     def document(self, content):
         path = self.folder / "document.json"
@@ -326,21 +316,6 @@ class DocumentTest(PlotTest):
     def test_the_json_of_explain_is_drawn(self):
         code, out, err = self.draw(self.document(EXPLAIN), "-o", self.out, "--formats", "png")
         self.assertEqual((code, out, err), (0, [str(self.out / "explain.png")], []))
-
-    def test_the_json_of_a_sweep_is_drawn(self):
-        code, out, err = self.draw(self.document(SWEEP), "-o", self.out, "--formats", "png")
-        self.assertEqual((code, out, err), (0, [str(self.out / "best_settings.png")], []))
-
-    def test_a_sweep_is_drawn_by_the_metrics_asked_for(self):
-        document = load.open_document(self.document(SWEEP))
-        def panels(metric):
-            [(_, drawing)] = best_settings.pages(document, SimpleNamespace(metric=metric))
-            return [ax.get_title() for ax in drawing().axes]
-        self.assertEqual(panels(None), ["output error, mean over steps and layers",
-                                        "retained importance, mean over steps and layers"])
-        self.assertEqual(panels(["residual_error"]), ["residual error, mean over steps and layers"])
-        self.refused(3, "no settings that stream_error tells apart", self.document(SWEEP), "-o",
-                     self.out, "--metric", "stream_error", "--only", "best_settings")
 
     def test_the_text_of_a_prompt_is_broken_between_tokens(self):
         width = int((style.width() - 2 * explain.MARGIN) / explain.CHARACTER)

@@ -13,24 +13,19 @@ LEADING = ("stream_error", "output_error")  # the second where a trace has no re
 BESIDE = "retained_importance"
 
 
-def chosen(asked, measured):
-    """The measures to draw: `asked` (--metric), or the usual ones of those in `measured`."""
-    if asked:
-        return list(asked)
-    lead = [name for name in LEADING if name in measured][:1]
-    return lead + [name for name in (BESIDE,) if name in measured]
-
-
 def of_files(files, options):
-    """`chosen` for results files; Missing when one lacks what was asked for."""
+    """The measures to draw: those of `--metric`, Missing when a file lacks one, or the usual ones that all
+    files have."""
     asked = getattr(options, "metric", None)
     for results in files:
         for name in asked or ():
             if not results.has(SUMMARIES[name]):
                 from . import load   # to name the measures takes no package
                 raise load.Missing(f"{results.path}: no variable {SUMMARIES[name]}")
-    return chosen(asked, [name for name in NAMES
-                          if all(results.has(SUMMARIES[name]) for results in files)])
+    if asked:
+        return list(asked)
+    there = [name for name in NAMES if all(results.has(SUMMARIES[name]) for results in files)]
+    return [name for name in LEADING if name in there][:1] + [name for name in (BESIDE,) if name in there]
 
 
 def words(name):
