@@ -79,6 +79,7 @@ def csv_cell(value: object) -> object:
     return value
 
 
-def csv_text(table, digits: str | None = "%.6g") -> str:
+def csv_text(table, digits: str | None = "%.6g", missing: str = "") -> str:
     """A data frame as CSV whose texts no spreadsheet takes for formulas."""
-    return table.map(csv_cell).to_csv(index=False, float_format=digits, lineterminator="\n")
+    safe = table.map(csv_cell).rename(columns=csv_cell)
+    return safe.to_csv(index=False, float_format=digits, na_rep=missing, lineterminator="\n")

@@ -5,7 +5,6 @@ printer and a colour-blind reader. A figure is as wide as what it is for (WIDTHS
 same size in all of them.
 """
 
-import csv
 import functools
 import math
 import re
@@ -13,6 +12,7 @@ import textwrap
 
 import matplotlib
 import numpy as np
+import pandas
 
 matplotlib.use("Agg")  # no window, whatever the machine
 
@@ -20,7 +20,7 @@ import matplotlib.pyplot as plt  # noqa: E402  (the backend must be chosen first
 from matplotlib.layout_engine import ConstrainedLayoutEngine  # noqa: E402
 from matplotlib.lines import Line2D  # noqa: E402
 
-from ..plain import counted, csv_cell  # noqa: E402
+from ..plain import counted, csv_text  # noqa: E402
 from ..whole import whole_file  # noqa: E402
 from . import load, looks, scales  # noqa: E402
 from .ticks import legible, log_ticks  # noqa: E402
@@ -431,7 +431,7 @@ def note_undefined(ax):
 
 def numbers(fig, header, rows):
     """Gives a figure the numbers that `--formats csv` writes beside it."""
-    fig.kvsim_numbers = [header, *rows]
+    fig.kvsim_numbers = pandas.DataFrame(rows, columns=header)
 
 
 def settle(fig):
@@ -481,9 +481,7 @@ def save(fig, path):
         return False
     with whole_file(path) as temporary:
         if kind == "csv":
-            with temporary.open("w", newline="", encoding="utf-8") as file:
-                csv.writer(file, lineterminator="\n").writerows(
-                    map(csv_cell, row) for row in fig.kvsim_numbers)
+            temporary.write_text(csv_text(fig.kvsim_numbers, None, "nan"), encoding="utf-8")
         else:
             say_log(fig)
             for ends in fig.__dict__.pop("kvsim_ends", ()):

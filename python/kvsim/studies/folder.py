@@ -12,6 +12,7 @@
 
 import contextlib
 import fcntl
+import itertools
 import json
 import os
 import re
@@ -155,10 +156,10 @@ class Folder:
 
     def losses(self) -> pandas.DataFrame:
         """A row for every text, policy and budget that has been run (COLUMNS)."""
-        rows = [row for name, facts in self.facts().items() for part in self.parts(name)
-                if part.finished for row in _rows(part, name, facts)]
-        table = pandas.DataFrame(rows, columns=list(COLUMNS))
-        return table.drop_duplicates(["model", "text", "policy", "budget"], keep="last")
+        rows = [_rows(part, name, facts) for name, facts in self.facts().items()
+                for part in self.parts(name) if part.finished]
+        table = pandas.concat(rows, ignore_index=True) if rows else pandas.DataFrame(columns=list(COLUMNS))
+        return table[list(COLUMNS)].drop_duplicates(["model", "text", "policy", "budget"], keep="last")
 
     def listed(self) -> pandas.DataFrame:
         """A row for every text that has been begun (TEXT_COLUMNS)."""
@@ -190,31 +191,24 @@ def shares_held(replay: xarray.Dataset, prompt_tokens: int, later_tokens: int) -
     return share, share * grows * prompt_tokens / (prompt_tokens + later_tokens)
 
 
-def _rows(part: Part, name: str, facts: dict) -> Iterator[dict]:
+def _rows(part: Part, name: str, facts: dict) -> pandas.DataFrame:
+    n, later = facts["prompt_len"], facts["total_len"] - facts["prompt_len"]
     with xarray.open_dataset(part.loop, engine="h5netcdf", decode_times=False) as loop, \
             xarray.open_dataset(part.results, engine="h5netcdf", decode_times=False) as results:
-        kl = loop.kl_divergence.values
-        count = max(1, -(-kl.shape[-1] * WORST_SHARE // 100))
-        worst = np.sort(kl, axis=-1)[..., -count:].mean(-1)
         replay = results.sel(policy=loop.policy.values)
-        share, peak = shares_held(replay, facts["prompt_len"],
-                                  facts["total_len"] - facts["prompt_len"])
-        for p, policy in enumerate(loop.policy.values):
-            for b, budget in enumerate(loop.budget_label.values):
-                answer = loop.get("kl_divergence_answer", loop.kl_divergence_mean)
-                yield {
-                    "model": facts["model"], "text": name, "category": facts["category"],
-                    "prompt_tokens": facts["prompt_len"],
-                    "later_tokens": facts["total_len"] - facts["prompt_len"],
-                    "policy": str(policy), "budget": str(budget),
-                    "bytes": float(share[p, b]), "peak": float(peak[p, b]),
-                    "kl": float(kl[p, b].mean()), "kl_answer": float(answer.values[p, b]),
-                    "kl_worst": float(worst[p, b]),
-                    "nll": float(loop.nll_difference_mean.values[p, b]),
-                    "top1": float(loop.top1_agreement_mean.values[p, b]),
-                    "stream_error": float(replay.stream_error_rms.values[p, b])
-                    if "stream_error_rms" in replay else float("nan"),
-                }
+        kl = loop.kl_divergence
+        worst = np.sort(kl.values, axis=-1)[..., -max(1, -(-kl.shape[-1] * WORST_SHARE // 100)):].mean(-1)
+        share, peak = shares_held(replay, n, later)
+        columns = {
+            "bytes": share, "peak": peak, "kl": kl.values.mean(-1),
+            "kl_answer": loop.get("kl_divergence_answer", loop.kl_divergence_mean).values, "kl_worst": worst,
+            "nll": loop.nll_difference_mean.values, "top1": loop.top1_agreement_mean.values,
+            "stream_error": replay.stream_error_rms.values if "stream_error_rms" in replay else np.nan}
+        policies, labels = (list(map(str, loop[one].values)) for one in ("policy", "budget_label"))
+    cells = itertools.product(policies, labels)
+    return pandas.DataFrame(cells, columns=["policy", "budget"]).assign(
+        model=facts["model"], text=name, category=facts["category"], prompt_tokens=n, later_tokens=later,
+        **{one: np.broadcast_to(values, share.shape).reshape(-1) for one, values in columns.items()})
 
 
 def _worst_steps(part: Part, name: str, facts: dict, count: int) -> Iterator[dict]:

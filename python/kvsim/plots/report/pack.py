@@ -10,6 +10,7 @@ import hashlib
 import html
 import json
 from pathlib import Path
+from string import Template
 
 import numpy as np
 
@@ -86,9 +87,4 @@ def page(title, content, blocks):
         "LIBRARY": f"<script>{library}</script>",
         "SCRIPT": f"<script>{script}</script>",
     }
-    template = (HERE / "page" / "page.html").read_text(encoding="utf-8")
-    pieces = []
-    for piece in template.split("{{"):
-        name, closed, rest = piece.partition("}}")
-        pieces.append(parts[name] + rest if closed else piece)
-    return "".join(pieces)
+    return Template((HERE / "page" / "page.html").read_text(encoding="utf-8")).substitute(parts)
