@@ -57,13 +57,8 @@ def describe(function: ScoreFunction, title: str) -> dict[str, str]:
     source = source_of(function)
     file = getattr(getattr(function, "__code__", None), "co_filename", "")
     return {
-        "title": title,
-        "name": title.rpartition(":")[2],
-        "file": Path(file).name,
-        "source": source,
-        "sha256": hashlib.sha256(source.encode()).hexdigest(),
-        "numpy": np.__version__,
-    }
+        "title": title, "name": title.rpartition(":")[2], "file": Path(file).name, "source": source,
+        "sha256": hashlib.sha256(source.encode()).hexdigest(), "numpy": np.__version__}
 
 
 def _said(error: BaseException) -> str:

@@ -122,17 +122,11 @@ def later_tokens(loaded: LoadedModel, conversation: Conversation | None, options
 def _source_record(loaded: LoadedModel, options: CaptureOptions, prompt: TokenizedPrompt, ids,
                    written, attention, beside: list[str]) -> str:
     record = {
-        "tool": "kvsim capture",
-        **loaded.record(),
-        "stored_dtype": options.stored_type,
-        "device": loaded.model.device.type,
-        "attention": attention,
-        "config": config_record(loaded.config),
-        "config_sha256": config_digest(loaded.config),
-        "token_ids_sha256": token_digest(ids),
-        "generated_tokens": written,
-        "answer_begin": prompt.answer_begin,
-    }
+        "tool": "kvsim capture", **loaded.record(), "stored_dtype": options.stored_type,
+        "device": loaded.model.device.type, "attention": attention,
+        "config": config_record(loaded.config), "config_sha256": config_digest(loaded.config),
+        "token_ids_sha256": token_digest(ids), "generated_tokens": written,
+        "answer_begin": prompt.answer_begin}
     if beside:
         record["inputs"] = beside
     if written:

@@ -175,13 +175,9 @@ def run(args: argparse.Namespace, command: list[str], loaded=None, first=None, i
         model = loaded.record()
         pairs = [(p, b) for p in policies for b in budgets]
         identity = {
-            "tool": "kvsim closed-loop",
-            "trace_digest": results.trace_digest,
-            "results": results.history,
-            "model_source": model["model_source"],
-            "model_dtype": model["model_dtype"],
-            "generate": args.generate,
-        }
+            "tool": "kvsim closed-loop", "trace_digest": results.trace_digest,
+            "results": results.history, "model_source": model["model_source"],
+            "model_dtype": model["model_dtype"], "generate": args.generate}
         journal = Journal(args.out, identity, args.overwrite)
         ids = trace.run_tokens()
         try:
@@ -202,20 +198,12 @@ def run(args: argparse.Namespace, command: list[str], loaded=None, first=None, i
             "step": list(range(trace.prompt_len, len(ids))),
         }
         attributes = {
-            "history": shlex.join(["kvsim", "closed-loop", *command]),
-            "kvsim_version": version(),
-            "trace": args.trace.name,
-            "trace_path": str(args.trace.resolve()),
-            "trace_digest": results.trace_digest,
-            "model": trace.model,
-            **model,
-            "libraries": json.dumps(model["libraries"]),
-            "seed": results.seed,
-            "prompt_len": trace.prompt_len,
-            "total_len": len(ids),
-            "compressed_layers": results.layers,
-            "config": results.config,
-        }
+            "history": shlex.join(["kvsim", "closed-loop", *command]), "kvsim_version": version(),
+            "trace": args.trace.name, "trace_path": str(args.trace.resolve()),
+            "trace_digest": results.trace_digest, "model": trace.model, **model,
+            "libraries": json.dumps(model["libraries"]), "seed": results.seed,
+            "prompt_len": trace.prompt_len, "total_len": len(ids),
+            "compressed_layers": results.layers, "config": results.config}
         if args.generate:
             attributes["generate"] = args.generate
         if trace.answer_begin() is not None:
