@@ -7,7 +7,7 @@ import sys
 import unittest
 import unittest.mock
 
-from test_plots import ROOT, SMALL, PlotTest
+from test_plots import DRAW, ROOT, SMALL, PlotTest
 
 sys.path.append(str(ROOT / "tests" / "support"))
 
@@ -287,7 +287,7 @@ class LooksTest(PlotTest):
     @unittest.skipUnless(os.path.exists("/dev/full"), "no /dev/full")
     def test_names_that_cannot_be_printed_are_one_line(self):
         with open("/dev/full", "wb") as full:
-            ended = subprocess.run([sys.executable, draw.__file__, self.file(), "-o", self.out,
+            ended = subprocess.run([sys.executable, DRAW, self.file(), "-o", self.out,
                                     "--only", "keep_rate", "--formats", "png"], stdout=full,
                                    stderr=subprocess.PIPE, text=True)
         self.assertEqual(ended.returncode, 1)
@@ -297,7 +297,7 @@ class LooksTest(PlotTest):
         taken = self.folder / "taken"
         taken.write_text("mine")
         for out in (taken, taken / "inside"):
-            ended = subprocess.run([sys.executable, draw.__file__, self.file(), "-o", out],
+            ended = subprocess.run([sys.executable, DRAW, self.file(), "-o", out],
                                    capture_output=True, text=True)
             self.assertEqual(ended.returncode, 2, ended.stderr)
             self.assertIn(f"{taken}: a file stands where a folder", ended.stderr)
@@ -306,7 +306,7 @@ class LooksTest(PlotTest):
     def test_a_reader_of_the_names_that_leaves_ends_it_in_silence(self):
         reading, writing = os.pipe()
         os.close(reading)
-        ended = subprocess.run([sys.executable, draw.__file__, self.file(), "-o", self.out, "--only",
+        ended = subprocess.run([sys.executable, DRAW, self.file(), "-o", self.out, "--only",
                                 "keep_rate", "--formats", "png"], stdout=writing, stderr=subprocess.PIPE)
         os.close(writing)
         self.assertEqual((ended.returncode, ended.stderr), (128 + signal.SIGPIPE, b""))
