@@ -15,7 +15,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "python.md"
 PACKAGE = ROOT / "python" / "kvsim"
 #: Arguments that the page explains once.
-COMMON = ("backend", "overwrite", "progress", "seed", "threads")
+COMMON = ("backend", "device", "model_dtype", "overwrite", "pool", "progress", "prompt_tokens", "seed", "threads",
+          "title", "tokenizer")
 SECTIONS = ("Args:", "Attributes:", "Returns:", "Raises:")
 
 

@@ -123,17 +123,9 @@ def choose(model: Any, texts: str | PathLike | Iterable[str | PathLike], *, toke
         model: a name or folder as of `kvsim capture --model`, or a model that you hold, with its
             `tokenizer`.
         texts: files, folders, or kinds of `kvsim make-traces --list`.
-        tokenizer: of a model that you hold.
         policies: records to choose among; nine presets without.
-        budgets: as for `replay`; 0.1, 0.2, 0.35 and 0.5 without.
-        prompt_tokens: longest prompt.
-        steps: later tokens, at most.
         probe: further queries as of `kvsim capture --probe`, joined by commas; None: none.
-        device: of a model that is loaded by name.
-        model_dtype: the type in which it computes: float32, bfloat16 or float16.
-        dtype: the type in which traces are stored, from which policies choose.
-        threads: 0 is all cores.
-        progress: show a bar; None: on a terminal and in notebooks.
+        others: as for :func:`study`.
 
     Returns:
         A row per budget and policy: `stream_error`, its `ratio` to the least with `low` and `high`, and `mark`:

