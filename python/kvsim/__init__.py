@@ -20,14 +20,13 @@ if TYPE_CHECKING:
     from .compact_cache import CompactCache
     from .comparison import compare
     from .explanation import Explanation, explain
-    from .figures import Figures, figure_names, plot
+    from .figures import Figures, figure_names, plot, report
     from .kvpress import from_kvpress
     from .kvtrace.engines import from_engine
     from .kvtrace.writer import PathNorm, TraceWriter
     from .bytes_for_loss import least_bytes
     from .live_press import press
     from .model import capture, closed_loop, demo_model
-    from .page import report
     from .policy import Policy
     from .program import KvsimWarning
     from .results import Results, open_results
@@ -41,14 +40,13 @@ _HOMES = {
     "compact_cache": ("CompactCache",),
     "comparison": ("compare",),
     "explanation": ("Explanation", "explain"),
-    "figures": ("Figures", "figure_names", "plot"),
+    "figures": ("Figures", "figure_names", "plot", "report"),
     "kvpress": ("from_kvpress",),
     "kvtrace.engines": ("from_engine",),
     "kvtrace.writer": ("PathNorm", "TraceWriter"),
     "bytes_for_loss": ("least_bytes",),
     "live_press": ("press",),
     "model": ("capture", "closed_loop", "demo_model"),
-    "page": ("report",),
     "policy": ("Policy",),
     "program": ("KvsimWarning",),
     "results": ("Results", "open_results"),

@@ -11,8 +11,7 @@ import pandas
 import xarray
 
 from .explanation import Explanation, explain
-from .figures import Figures, plot
-from .page import report
+from .figures import Figures, plot, report
 from .results_file import check, is_results, open_results, records, write_results
 from .whole import write_text
 
