@@ -2,6 +2,7 @@
 
 import datetime
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,9 @@ from ..plain import counted, csv_text
 from ..plots import statistics
 from ..whole import write_text
 from .config import RANKED_BY, Objective
-from .evaluate import Measured, log_ratio, read_variables, run_closed_loop
+from .evaluate import Measured, read_variables, run_closed_loop
 from .study import Study
-from .summary import counts, counts_text, shown
+from .summary import counts, counts_text, relative, shown
 
 LOOP_LOSS = "kl_divergence_mean"
 MOST = 16   # candidates of a front that are measured
@@ -130,17 +131,12 @@ class Report:
 
     def table(self, variable: str, objective: Objective) -> dict[str, np.ndarray]:
         """Per policy [texts, budgets]: ln of the value over the reference's, or the value."""
-        name = LOOP_LOSS if variable not in self.measured[0][self.records[0]] else variable
-        found = {}
-        for record in self.records:
-            rows = []
-            for one in self.measured:
-                values = one[record][name]
-                if objective.reference:
-                    values = [log_ratio(a, b) for a, b in zip(values, one[self.reference][name])]
-                rows.append(values)
-            found[record] = np.array(rows)
-        return found
+        if variable not in self.measured[0][self.records[0]]:
+            objective = replace(objective, variables=(LOOP_LOSS,))
+        reference = [{objective.reference: one.get(self.reference, {})} for one in self.measured]
+        return {record: relative(objective, self.study.config.budgets,
+                                 [one[record] for one in self.measured], reference)
+                for record in self.records}
 
     def _table(self, variable: str, objective: Objective) -> list[str]:
         budgets = self.study.config.budgets
