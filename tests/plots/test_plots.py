@@ -358,7 +358,7 @@ class RefusalTest(PlotTest):
         self.refused(2, "no format 'svg'", results, "-o", self.out, "--formats", "svg")
         self.refused(2, "--budget much: expected a ratio", results, "-o", self.out,
                      "--budget", "much")
-        self.refused(2, "expected layers such as", results, "-o", self.out, "--layers", "a")
+        self.refused(2, "expected a list such as", results, "-o", self.out, "--layers", "a")
         self.refused(2, "required: -o", results)
 
     def test_existing_figures_are_kept_unless_overwriting_was_asked_for(self):
