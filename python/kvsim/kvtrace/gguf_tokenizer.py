@@ -56,7 +56,7 @@ def make_tokenizer(file: GgufFile, called: str, folder: Path, whole: Callable[[]
         count = made.get_vocab_size()
         if count != len(tokens) or [made.id_to_token(one) for one in range(count)] != tokens:
             raise refused(called, f"{count} tokens came out of {len(tokens)}")
-        made.save(str(folder / TOKENIZER))
+        (folder / TOKENIZER).write_text(quick_to_read(made), encoding="utf-8")
         (folder / BESIDE).write_text(json.dumps(
             {**_special(file), "chat_template": file.text("tokenizer.chat_template")}))
     else:
@@ -71,6 +71,13 @@ def make_tokenizer(file: GgufFile, called: str, folder: Path, whole: Callable[[]
         back = made.decode(made.encode(text, add_special_tokens=False).ids)
         if back != text:
             raise refused(called, f"{text!r} came back as {back!r:.80}")
+
+
+def quick_to_read(tokenizer) -> str:
+    """A tokenizer as JSON, its keys in order and without white space: `tokenizers` sorts what it reads,
+    so that a large vocabulary is read in three quarters of the time."""
+    return json.dumps(json.loads(tokenizer.to_str()), ensure_ascii=False, sort_keys=True,
+                      separators=(",", ":"))
 
 
 def read_tokenizer(folder: Path):

@@ -16,7 +16,7 @@ from .gguf_file import GgufFile
 from .gguf_tokenizer import make_tokenizer
 
 LARGEST = 512 << 20   # bytes of a GGUF file; unpacked, in float32, it is four to eight times that
-LAYOUT = 4            # of these folders; another number makes them anew
+LAYOUT = 5            # of these folders; another number makes them anew
 DIGEST = "xxh3"       # of all files, in one of this name
 
 
