@@ -55,7 +55,7 @@ group_failures() {   # label: program
 # File by file, each with the headers that it names: none may need what its neighbours include.
 group_plain() {   # label: build
   cmake --preset plain >/dev/null
-  cmake --build --preset plain
+  "$system_python" tests/compile_alone.py build/plain
 }
 # The CPU backend for a processor of another kind; its kernels must be real code there.
 group_aarch64() {   # label: build
