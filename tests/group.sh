@@ -124,7 +124,9 @@ group_ranking() {   # label: python
 }
 group_presses() {   # label: capture
   together torch test_kvpress test_live_press
-  newest tests/python/test_live_press.py   # more than kvpress asks for; its masks serve there, too
+  newest tests/python/test_live_press.py   # more than kvpress allows; its masks serve there, too
+  oldest tests/python/test_live_press.py \
+    Live.test_kvpress_may_be_imported_at_any_time_and_nothing_warns_of_names
 }
 group_study() {   # label: capture
   together torch test_study test_choice test_tasks test_benchmarks
