@@ -53,7 +53,7 @@ def draw(several, rows, options, policies, note):
                         textcoords="offset points", ha="center", va="top",
                         bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.3})
             table.append([policies[p], title.replace("\n", " "), mean[p], low[p], high[p],
-                          *values[p]])
+                          *values[p], *[None] * (len(several) - values.shape[1])])
         ax.axvline(0, color="black", linewidth=0.7, linestyle=":")
         ax.set_title(title, fontsize=6)
         ax.set_xlim(-limit, limit)
@@ -62,5 +62,6 @@ def draw(several, rows, options, policies, note):
         ax.set_yticks(range(len(policies)), labels, fontsize=size)
         ax.set_ylim(len(policies) - 0.25, -0.4)
     style.hide_unused(axes, len(panels))
-    style.numbers(fig, ["policy", "span", "mean", "low", "high", "each trace"], table)
+    style.numbers(fig, ["policy", "span", "mean", "low", "high",
+                        *(f"trace {at}" for at in range(1, len(several) + 1))], table)
     return fig

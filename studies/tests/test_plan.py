@@ -35,7 +35,7 @@ class PlanTest(unittest.TestCase):
     def test_the_command_line_of_a_group_is_one_that_kvsim_study_reads(self):
         for name in plan.STUDIES:
             for words in plan.commands(name, ["newer"]):
-                settings = command.settings_of(command.parser().parse_args(words))
+                settings = command.settings_of(command.parser().parse_args(words), command.POLICIES)
                 self.assertEqual(settings.budgets, [str(b) for b in plan.STUDIES[name].budgets])
                 self.assertTrue(settings.policies)
                 self.assertEqual(len(sources.sources(command.flat(
