@@ -1,9 +1,8 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds and runs every test, of the program that users run: a group that
-# cannot run has failed. Groups, their
-# labels and times are ctest's: `ctest --preset release -L capture` runs those of a label, `ctest
-# --preset unit` kvsim_tests alone. Groups run side by side, one for each core, but for those that
-# change what others use.
+# cannot run has failed. Groups, their labels and times are ctest's: `ctest --preset release -L capture`
+# runs those of a label, `ctest --preset unit` kvsim_tests alone. Groups run side by side, one for each
+# core and one more, since some wait for clocks and jobs, but for those that change what others use.
 #   --sanitizers  kvsim_tests alone, with the address, undefined-behaviour and thread sanitizers
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -41,7 +40,7 @@ failed=()
 run_groups() {
   local folder=build/$1
   [ "$1" != release ] || folder=build
-  ctest --preset "$1" --parallel "$(nproc)" </dev/null || failed+=("$1")
+  ctest --preset "$1" --parallel "$(($(nproc) + 1))" </dev/null || failed+=("$1")
   say "slowest cases of kvsim_tests (preset $1):"
   grep -E '^[0-9]+\.[0-9]+ s: ' "$folder/Testing/Temporary/LastTest.log" | sort -rn |
     head -n 10 >&2 || true
