@@ -24,9 +24,10 @@ HEADER = [*two_models.HEADER, *HALVES]
 RULE = "the rule, by the document itself"
 ANOTHER, OTHERS, HALF = ("the rule, by one other document", "the rule, by all other documents",
                          "the rule, by the first half, for the second")
+FIXED_HALF = "the best on the opened documents, for the second half"
 FIXED, RANDOM, BEST = "the best on the opened documents", "one of the nine at random", "the best published, in hindsight"
 ALWAYS = ("h2o", "snapkv", "kvgrad", "rehearsal:stream", "rehearsal:reread")
-DRAWN = (RULE, ANOTHER, FIXED, "always `rehearsal:stream`", "always `h2o`")
+DRAWN = (RULE, ANOTHER, FIXED, BEST, "always rehearsal:stream")
 
 
 def rows(folder):
@@ -81,8 +82,10 @@ def regrets(losses, opened, model, budget):
     if HALVES[0] in losses:
         later = logs(losses, model, budget, HALVES[1])
         first = logs(losses, model, budget, HALVES[0]).idxmin(axis=1)
-        found[HALF] = np.array([later.loc[text, pick] - later.loc[text].min() for text, pick in first.items()])
-    return found | {FIXED: over[fixed].to_numpy(), **{f"always `{one}`": over[one].to_numpy() for one in ALWAYS},
+        after = later.sub(later.min(axis=1), axis=0)
+        found |= {HALF: np.array([after.loc[text, pick] for text, pick in first.items()]),
+                  FIXED_HALF: after[fixed].to_numpy()}
+    return found | {FIXED: over[fixed].to_numpy(), **{f"always {one}": over[one].to_numpy() for one in ALWAYS},
                     RANDOM: over.mean(axis=1).to_numpy(), BEST: (published - lost.min(axis=1)).to_numpy()}
 
 
@@ -113,21 +116,22 @@ def table(studies, model, judged=True):
 
 def against(studies):
     """Header and rows: the rule's pick over the best published policy, of each document and of the model in the
-    mean, both in hindsight."""
-    losses, _ = tables(studies, True)
+    mean, both in hindsight, and over the policy that was fixed before."""
+    losses, opened = tables(studies, True)
     shown = []
     for model in MODELS:
-        each, fixed = [], []
+        each, mean, before = [], [], []
         for budget in BUDGETS:
             lost = logs(losses, model, budget)
             pick = logs(losses, model, budget, "stream_error").idxmin(axis=1)
             own = np.array([lost.loc[text, one] for text, one in pick.items()])
             published = lost[list(set_aside.PUBLISHED)]
             each.append(two_models.cell(estimate(own - published.min(axis=1).to_numpy())))
-            one = published.mean().idxmin()
-            fixed.append(f"{two_models.cell(estimate(own - published[one].to_numpy()))} `{one}`")
-        shown += [[model, "of each document", *each], [model, "of all documents", *fixed]]
-    return ["model", "the best published policy", *BUDGETS], shown
+            for cells, one in ((mean, published.mean().idxmin()), (before, logs(opened, model, budget).mean().idxmin())):
+                cells.append(f"{two_models.cell(estimate(own - lost[one].to_numpy()))} `{one}`")
+        shown += [[model, "published, of each document", *each], [model, "published, of all documents", *mean],
+                  [model, "fixed on the opened documents", *before]]
+    return ["model", "over the best", *BUDGETS], shown
 
 
 def picked(studies):
@@ -157,14 +161,18 @@ def agreement(studies):
 
 
 def sentence(studies):
-    """What `kvsim choose` says of itself: the rule's regret over both models and all budgets."""
+    """What `kvsim choose` says of itself, in two lines: regrets over all budgets, on the text that chose, on another,
+    and of policies fixed before."""
     losses, opened = tables(studies, True)
-    of_model = {model: np.mean([regrets(losses, opened, model, budget)[RULE] for budget in BUDGETS], axis=0)
-                for model in MODELS}
-    said = [f"{one:.2f} [{low:.2f}, {high:.2f}] on {model}" for model, (one, low, high, _) in
-            ((model, estimate(values)) for model, values in of_model.items())]
-    return (f"measured: {' and '.join(said)} times the loss of the best of the nine, on {losses.text.nunique()} documents of "
-            f"{losses.prompt_tokens.max()} + {losses.later_tokens.max()} tokens, by the document itself (studies/choose.md)")
+
+    def said(way):
+        numbers = {model: estimate(np.mean([regrets(losses, opened, model, budget)[way] for budget in BUDGETS], axis=0))
+                   for model in MODELS}
+        return ", ".join(f"{one:.2f} [{low:.2f}, {high:.2f}] ({model})" for model, (one, low, high, _) in numbers.items())
+
+    return (f"measured on {losses.text.nunique()} documents ({losses.prompt_tokens.max()} + {losses.later_tokens.max()} tokens, "
+            f"four-bit weights, budgets {BUDGETS[0]} to {BUDGETS[-1]}; studies/choose.md), over the least loss of the nine on each:",
+            f"on the text that chose {said(RULE)}; on another text {said(ANOTHER)}; a policy fixed before {said(FIXED)}")
 
 
 def draw(studies):

@@ -173,6 +173,7 @@ FROM_TABLES = {
     **{f"losses set aside on {model}": (lambda studies, model=model: table(*set_aside.judged(studies, model)))
        for model in set_aside.MODELS},
     "against the best published, set aside": lambda studies: table(*set_aside.published(studies)),
+    "against the best published, all set aside": lambda studies: table(*set_aside.published(studies, choose.NAME)),
     **{f"choices by the trace, {name} on {model}": (
         lambda studies, model=model, judged=judged: table(*choose.table(studies, model, judged)))
        for model in choose.MODELS for name, judged in (("judged", True), ("opened", False))},

@@ -59,8 +59,9 @@ def judged(studies, model):
     return two_models.table(studies, model, JUDGED)
 
 
-def published(studies):
-    return two_models.published(studies, JUDGED, OURS, STREAM)
+def published(studies, *later):
+    """`later`: tables of losses on documents that were run after these."""
+    return two_models.published(studies, (JUDGED, *later), OURS, STREAM)
 
 
 def draw(studies):

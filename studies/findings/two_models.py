@@ -42,8 +42,10 @@ def rows(folder):
     yield from found[HEADER].map(lambda one: f"{one:.5g}" if isinstance(one, float) else one).values.tolist()
 
 
-def read(studies, name="two_models"):
-    return pandas.read_csv(studies / f"losses/{name}.csv", dtype={"budget": str})
+def read(studies, *names):
+    """The table of losses of that name, or several as one."""
+    return pandas.concat([pandas.read_csv(studies / f"losses/{name}.csv", dtype={"budget": str})
+                          for name in names or ("two_models",)], ignore_index=True)
 
 
 def relative(losses, base=BASE):
@@ -93,11 +95,11 @@ def table(studies, model, name="two_models"):
              for one in order] + [[f"`{BASE}`, nats", *(f"{one:.3f}" for one in nats)]])
 
 
-def published(studies, name="two_models", ours=OURS, worst=None):
+def published(studies, names=("two_models",), ours=OURS, worst=None):
     """Header and rows: losses of our presets relative to the published policy that loses least on the model
     at the budget, with intervals; at the end the geometric mean over models and budgets. `worst`: one of
     ours, of which the document where it is worst is told, too."""
-    losses = read(studies, name)
+    losses = read(studies, *names)
     found, own = relative(losses), [one for one in rivals(losses) if one not in ours]
     bases = {(model, b): best(found, model, b, own) for model in MODELS for b in BUDGETS}
     against = {base: relative(losses, base) for base in set(bases.values())}
