@@ -44,7 +44,7 @@ class Unpacked(unittest.TestCase):
         return self.made
 
     def folder_of(self):
-        return unpacked.unpacked(GgufFile([self.gguf]), "tiny", self.load)
+        return unpacked.unpacked(GgufFile([self.gguf]), "tiny", self.load, lambda folder: folder)
 
     def test_it_is_made_once_and_again_for_other_bytes(self):
         first = self.folder_of()
@@ -96,6 +96,23 @@ class Unpacked(unittest.TestCase):
             self.assertEqual(self.folder_of(), folder)
             self.assertEqual(one.read_bytes(), whole)
         self.assertEqual(self.loads, 1 + len(list(folder.iterdir())))
+
+
+    def test_what_torn_bytes_make_a_library_raise_is_not_heard(self):
+        folder = self.folder_of()
+        config = folder / "config.json"
+
+        def read(found):
+            if not config.read_text().startswith("{"):
+                raise KeyError("model_type")
+            return found
+
+        config.write_text("torn")
+        self.assertEqual(unpacked.unpacked(GgufFile([self.gguf]), "tiny", self.load, read), folder)
+        self.assertEqual(self.loads, 2)
+        with self.assertRaisesRegex(ValueError, "no such type"):   # of a whole folder it is
+            unpacked.unpacked(GgufFile([self.gguf]), "tiny", self.load,
+                              mock.Mock(side_effect=ValueError("no such type")))
 
 
 class Sample(unittest.TestCase):

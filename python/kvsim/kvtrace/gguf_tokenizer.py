@@ -74,10 +74,13 @@ def make_tokenizer(file: GgufFile, called: str, folder: Path, whole: Callable[[]
 
 
 def quick_to_read(tokenizer) -> str:
-    """A tokenizer as JSON, its keys in order and without white space: `tokenizers` sorts what it reads,
-    so that a large vocabulary is read in three quarters of the time."""
-    return json.dumps(json.loads(tokenizer.to_str()), ensure_ascii=False, sort_keys=True,
-                      separators=(",", ":"))
+    """A tokenizer as JSON in the form that `tokenizers` reads in half the time: keys in order, as it sorts
+    them, no white space, and merges as strings where no token has a space of its own."""
+    made = json.loads(tokenizer.to_str())
+    merges = made["model"]["merges"]
+    if not any(" " in part for pair in merges for part in pair):
+        made["model"]["merges"] = [" ".join(pair) for pair in merges]
+    return json.dumps(made, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
 
 def read_tokenizer(folder: Path):

@@ -249,15 +249,17 @@ def _load_gguf(file: GgufFile, called: str, dtype: str, layers: list[int] | None
     """Tokenizer and model of a GGUF file, from its unpacked form where there is one."""
     import transformers
 
-    # What any model needs is imported while bytes are hashed, which holds no lock of Python.
-    ahead = threading.Thread(target=getattr, args=(transformers, "PreTrainedModel"))
-    ahead.start()
-    folder = unpacked(file, called, lambda path: _read_gguf(path, "float32"))
-    ahead.join()
-    if folder:
+    def read(folder):
+        ahead.join()
         if layers:
             check_layers(_read(transformers.AutoConfig, folder), layers)
         return read_tokenizer(folder), _read_model(folder, dtype)
+
+    # What any model needs is imported while bytes are hashed, which holds no lock of Python.
+    ahead = threading.Thread(target=getattr, args=(transformers, "PreTrainedModel"))
+    ahead.start()
+    if found := unpacked(file, called, lambda path: _read_gguf(path, "float32"), read):
+        return found
     with contextlib.ExitStack() as stack:
         whole = file.whole(stack)
         temporary = Path(stack.enter_context(tempfile.TemporaryDirectory()))

@@ -4,10 +4,12 @@ transformers loads in a second."""
 import contextlib
 import hashlib
 import json
+import mmap
 import os
 import shutil
 import tempfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
 
@@ -16,7 +18,7 @@ from .gguf_file import GgufFile
 from .gguf_tokenizer import make_tokenizer
 
 LARGEST = 512 << 20   # bytes of a GGUF file; unpacked, in float32, it is four to eight times that
-LAYOUT = 5            # of these folders; another number makes them anew
+LAYOUT = 6            # of these folders; another number makes them anew
 DIGEST = "xxh3"       # of all files, in one of this name
 
 
@@ -25,9 +27,9 @@ def home() -> Path:
     return cache_folder() / "models"
 
 
-def unpacked(gguf: GgufFile, called: str, load: Callable[[Path], object]) -> Path | None:
-    """The folder of a GGUF file's model, made where it is missing or torn: `load` reads the model,
-    in float32, from a file without vocabulary. None for a large file, or where nothing can be
+def unpacked(gguf: GgufFile, called: str, load: Callable[[Path], object], read: Callable[[Path], object]):
+    """What `read` makes of the folder of a GGUF file's model, which is made where it is missing or torn: `load`
+    reads the model, in float32, from a file without vocabulary. None for a large file, or where nothing can be
     written. `called` is how errors name the file.
     """
     if gguf.size > LARGEST:
@@ -35,11 +37,31 @@ def unpacked(gguf: GgufFile, called: str, load: Callable[[Path], object]) -> Pat
     # Another transformers may read the same bytes in another way.
     digest = hashlib.sha256(json.dumps(
         [LAYOUT, *map(metadata.version, ("transformers", "tokenizers", "gguf"))]).encode())
-    for block in gguf.blocks():
-        digest.update(block)
+    for part in gguf.parts:
+        _update(digest, part)
     stem = gguf.parts[0].name.partition(".gguf")[0]
     target = home() / f"{stem}-{digest.hexdigest()[:16]}"
-    return target if _whole(target) or _made(target, gguf, called, load) else None
+    if target.is_dir():
+        # Bytes are checked while they are read, which takes one thread of Python; what came of torn ones goes.
+        with ThreadPoolExecutor(1) as beside:
+            whole = beside.submit(_whole, target)
+            try:
+                found = read(target)
+            except Exception:   # whatever a torn file makes a library raise
+                if whole.result():
+                    raise
+            else:
+                if whole.result():
+                    return found
+    return read(target) if _made(target, gguf, called, load) else None
+
+
+def _update(digest, file: Path) -> None:
+    """Adds a file's bytes in one call, during which other threads of Python run."""
+    with file.open("rb") as opened:
+        if file.stat().st_size:   # of none there is no map
+            with mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                digest.update(data)
 
 
 def _digest(folder: Path) -> str:
@@ -49,9 +71,7 @@ def _digest(folder: Path) -> str:
     for one in sorted(folder.iterdir()):
         if one.name != DIGEST:
             digest.update(one.name.encode())
-            with one.open("rb") as file:
-                while block := file.read(1 << 22):
-                    digest.update(block)
+            _update(digest, one)
     return digest.hexdigest()
 
 
