@@ -73,8 +73,8 @@ def draw(studies):
     budgets = sorted({budget for _, _, budget in found})
     fig, axes = style.frame(
         "What is lost while an answer grows", "KL divergence of the next-token distribution from the full cache's, "
-        "nats, mean over eighths of an answer of 2048 tokens; in bold the whole answer. Lower is better. "
-        f"{plan.MODEL}.", len(budgets), len(NAMES), 1.75, (), ("eighth of the answer", ""),
+        "nats, mean over eighths of an answer of 2048 tokens; in bold the whole answer. Darker: more is lost, on a log "
+        f"scale; 0.00: below 0.005. {plan.MODEL}.", len(budgets), len(NAMES), 1.75, (), ("eighth of the answer", ""),
         sharex=True, sharey=True)
     parts = [*map(str, range(1, PARTS + 1)), "all"]
     for ax, (budget, text) in zip(np.ravel(axes), itertools.product(budgets, NAMES)):

@@ -311,7 +311,8 @@ def draw(tables):
     fig, axes = style.frame(
         "What the model loses on either request",
         "KL divergence of the next-token distribution from the full cache's, on the written answer. Lower "
-        f"is better. Mean over {len(tables[0].texts)} system prompts; bars: 95 % intervals (t).",
+        f"is better. Mean over {len(tables[0].texts)} system prompts of about 500 tokens; bars: 95 % intervals (t). "
+        f"{plan.MODEL}.",
         len(tables) * len(REQUESTS), len(BASES), 1.35,
         [style.key(name, looks[change]) for change, name in DRAWN.items()],
         (style.BUDGET, "loss, nats"), sharex=True, sharey=True)
@@ -333,14 +334,15 @@ def draw(tables):
 
 def draw_changes(tables, change):
     """`tables`: by length and order. A map per policy: change of the loss by budget, a row per order,
-    request and length; a star where the interval is without 0 and the change is LEAST at least."""
+    request and length; a number where the change is LEAST at least, and a star where its interval is
+    without 0, too."""
     rows = [(order, *one, length) for order in ORDERS for one in REQUESTS.items() for length in tables]
     fig, axes = style.frame(
         f"What {CONSTRAINTS[change]} changes, by length of the prompt",
         "Change of the KL divergence from the full cache on the written answer, nats, paired by text. Blue, below 0: "
-        f"the model loses less. *: the interval (95 %, t) is without 0, and the change is {LEAST} at least. Grey: "
+        f"the model loses less. Numbers: changes of {LEAST} at least; *: the interval (95 %, t) is without 0. Grey: "
         f"a wrecked cache, or not run. {plan.MODEL}.", 1, len(BASES), 0.5 + 0.16 * len(rows), (),
-        (style.BUDGET, ""), sharey=True)
+        (style.BUDGET, "order, what is asked, tokens of the prompt"), sharey=True)
     colours = matplotlib.colormaps["RdBu_r"]
     for ax, base in zip(axes.flat, BASES):
         image = np.full((len(rows), len(TABLED), 4), (0.93, 0.93, 0.93, 1.0))
@@ -351,14 +353,16 @@ def draw_changes(tables, change):
                     continue
                 mean, (low, high) = statistics.over_traces(own[budget])
                 image[i, k] = colours(np.clip(0.5 + mean / 4, 0.08, 0.92))
-                told = "*" if not low <= 0 <= high and abs(mean) >= LEAST else ""
-                ax.text(k, i, f"{mean:+.2f}{told}".replace("-", "−"), ha="center", va="center", fontsize=4.4,
+                if abs(mean) < LEAST:
+                    continue
+                told = "" if low <= 0 <= high else "*"
+                ax.text(k, i, f"{mean:+.2f}{told}".replace("-", "−"), ha="center", va="center", fontsize=4.3,
                         color="white" if np.dot(image[i, k, :3], (0.299, 0.587, 0.114)) < 0.5 else "black")
         ax.imshow(image, aspect="auto", interpolation="nearest")
         ax.set(title=base.split(",")[0])
         ax.set_xticks(range(len(TABLED)), [f"{budget:g}" for budget in TABLED])
-        ax.set_yticks(range(len(rows)), [f"{order} first, {request}, {length}"
-                                         for order, _, request, length in rows], fontsize=5.5)
+        ax.set_yticks(range(len(rows)), [f"{order} first, {request.removeprefix('asked to ')}, {length}"
+                                         for order, _, request, length in rows], fontsize=5)
         ax.grid(False)
         ax.tick_params(length=0)
         for edge in range(len(tables), len(rows), len(tables)):

@@ -128,7 +128,7 @@ def draw(rows):
     fig, axes = style.frame(
         "What the model loses", "KL divergence of the next-token distribution from the full "
         f"cache's, relative to {BASE} with the same number of entries. Lower is better. Geometric "
-        f"mean over texts; bands: 95 % intervals of {' and '.join(BANDS)}.\nHindsight knows the "
+        f"mean over texts; bands: 95 % intervals of {' and '.join(BANDS)}. {plan.MODEL}.\nHindsight knows the "
         f"future: no competitor.{one_rule} Floor: on each text the least of "
         "several rules.", 1, len(panels), 2.9, (),
         ("budget (fraction of the prompt kept)", f"loss relative to {BASE}"), sharey=True)
@@ -158,7 +158,7 @@ def draw_panel(ax, known):
         ax.plot(at, mean, **{**look, "linewidth": 1.3})
         style.band(ax, at, (low, high), look, policy in BANDS)
     ax.set(xscale="log", yscale="log")
-    style.log_ticks(ax.yaxis)
+    style.log_ticks(ax.yaxis, 6)
     ax.set_xticks(at, [f"{b:g}" for b in at])
     ax.minorticks_off()
 

@@ -7,7 +7,6 @@ every summary measure with the mean KL divergence, and draws the figures of stud
 import sys
 from pathlib import Path
 
-import matplotlib.ticker
 import numpy as np
 import xarray
 
@@ -210,12 +209,12 @@ def draw_scatter(studies):
     texts = [text for text in plan.TEXTS if text.kind in plan.SET_ASIDE]
     policies = [one for one in POLICIES   # that ran on all of them
                 if all(np.isfinite(study.value("kl", text, one, SCATTERED[0])) for text in texts)]
-    measures = (("stream_error", "stream error (rms over steps)"),
-                ("retained_mean", "1 − retained importance (mean)"))
+    measures = (("stream_error", "stream error, relative to the mean"),
+                ("retained_mean", "1 − retained importance, relative"))
     fig, axes = style.frame(
         "What the replay says and what the model lost",
         f"{len(texts)} texts set aside, a dot per policy and text; both axes relative to the geometric mean of "
-        "the text. Above each panel Spearman's correlation over policies, mean over texts. Lower is "
+        "the text. Stream error: rms over steps; retained importance: mean over steps and layers. Above each panel Spearman's correlation over policies, mean over texts. Lower is "
         f"better. {plan.MODEL}.", len(measures), len(SCATTERED), 1.9, (),
         ("", "loss relative to the text's mean"), sharey=True, sharex="row")
     for across, (column, label) in zip(axes, measures):
@@ -230,9 +229,9 @@ def draw_scatter(studies):
                 found.append(spearman(*pairs.T))
                 ax.plot(*np.exp(np.log(pairs) - np.log(pairs).mean(axis=0)).T, **style.DOTS)
             ax.set(xscale="log", yscale="log", title=f"budget {budget:g}: {np.mean(found):.2f}")
-            plain_ticks(ax.yaxis)
-            plain_ticks(ax.xaxis)
-        across[len(SCATTERED) // 2].set_xlabel(label)
+            ax.set_xlabel(label)
+            style.log_ticks(ax.yaxis, 6)
+            style.log_ticks(ax.xaxis, every=(1, 2, 5))
     return fig
 
 
@@ -259,18 +258,12 @@ def among_best(studies):
             [[f"the {FEW_BEST} that lose least", *cells]])
 
 
-def plain_ticks(axis):
-    """Powers of ten as plain numbers: text is shown as typed in all figures."""
-    axis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.set_minor_formatter(matplotlib.ticker.NullFormatter())
-
-
 def draw_measures(budgets, rows):
     """Spearman per budget with intervals, a line per measure."""
     keys = [style.key(name, style.line_style(i)) for i, (name, _) in enumerate(rows)]
     fig, axes = style.frame("Rank correlation with the model's loss, over policies",
-                            "Texts set aside: mean and 95 % interval (policies and texts "
-                            "resampled); dotted line: 0.9", 1, 1, 2.6, keys,
+                            "7 texts set aside: mean and 95 % interval (policies and texts "
+                            f"resampled); dotted line: 0.9. {plan.MODEL}.", 1, 1, 2.6, keys,
                             ("budget (fraction of the prompt kept)", "Spearman's correlation"))
     ax = axes[0, 0]
     for i, (_, (middle, low, high)) in enumerate(rows):
@@ -289,7 +282,7 @@ def draw_layers(texts):
     kinds, lengths = (list(dict.fromkeys(part)) for part in zip(*named))
     looks = {kind: style.line_style(i) for i, kind in enumerate(kinds)}
     fig, axes = style.frame("Layers whose errors weigh most", "All texts: share of the squared "
-                            "output error, mean over policies and budgets", len(lengths), 1, 1.6,
+                            f"output error, mean over policies and budgets. {plan.MODEL}.", len(lengths), 1, 1.6,
                             [style.key(kind, look) for kind, look in looks.items()],
                             ("layer", "share of squared error"), sharex=True, sharey=True)
     for text, (kind, length) in zip(texts, named):

@@ -110,13 +110,13 @@ def by_text(study):
 
 def draw(study):
     """A line per policy over budgets; KVzip is 1."""
-    count = len(study.texts((plan.RIVAL,), BUDGETS, plan.FRESH))
+    texts = study.texts((plan.RIVAL,), BUDGETS, plan.FRESH)
     fig, axes = style.frame(
         "What a second reading saves", "KL divergence of the next-token distribution from the full "
         f"cache's, relative to {plan.RIVAL} with the same number of entries. Lower is better. "
-        f"Geometric mean over {count} texts set aside; bands: 95 % intervals of "
-        f"{' and '.join(BANDS)}.\n{HINDSIGHT[0]} knows the future: no competitor.", 1, 1, 3.2, (),
-        ("budget (fraction of the prompt kept)", f"loss relative to {plan.RIVAL} (log scale)"))
+        f"Geometric mean over {len({text.document for text in texts})} documents set aside ({len(texts)} texts); bands: "
+        f"95 % intervals of {' and '.join(BANDS)}. {plan.MODEL}.\n{HINDSIGHT[0]} knows the future: no competitor.", 1, 1, 3.2, (),
+        ("budget (fraction of the prompt kept)", f"loss relative to {plan.RIVAL}"))
     lines.over_budgets(axes.flat[0], BUDGETS, DRAWN, BANDS, functools.partial(relative, study))
     return fig
 

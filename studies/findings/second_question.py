@@ -167,9 +167,9 @@ def draw(studies):
                     ax.errorbar(mean, row + 0.2 * (k - 1), xerr=[[mean - low], [high - mean]],
                                 **{**look, "linewidth": 0.8})
         ax.set(xscale="log", title=f"budget {budget:g}")
-        style.log_ticks(ax.xaxis)
+        style.log_ticks(ax.xaxis, every=(1,) if budget == BUDGETS[-1] else (1, 2, 5))
         ax.set_yticks(range(len(DRAWN)), DRAWN)
-    axes.flat[0].invert_yaxis()
+    axes.flat[0].set_ylim(len(DRAWN) - 0.5, -0.5)
     return fig
 
 

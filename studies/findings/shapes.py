@@ -145,7 +145,7 @@ def draw(studies):
     looks = style.policy_looks(("rehearsal:recent", "rehearsal:reread", "oracle-stream"))
     looks = dict(zip(names, looks.values()))
     fig, axes = style.frame(
-        "The best policy for each shape of a cache",
+        "What is lost in each shape of a cache",
         "KL divergence of the next-token distribution from the full cache's, relative to the published score that "
         "loses least in the shape at that budget (1, its loss in nats above the axis). Lower is better. Geometric "
         f"mean over {len(losses.texts)} texts; bars: 95 % intervals. {plan.MODEL}.\nHindsight knows the future: "
@@ -163,8 +163,8 @@ def draw(studies):
             nats = np.exp(losses.logs(losses.best(shape, budget), budget).mean())
             ax.text(budget, 0.02, f"{number(nats)} nats", fontsize=5.5, ha="center", va="bottom",
                     transform=ax.get_xaxis_transform(), color="0.3")
-        ax.set(xscale="log", yscale="log", title=shape, ylim=(0.03, None))
-        style.log_ticks(ax.yaxis)
+        ax.set(xscale="log", yscale="log", title=shape, xlim=(0.088, 0.57), ylim=(0.018, None))
+        style.log_ticks(ax.yaxis, every=(1, 2, 5))
         ax.set_xticks(BUDGETS, [f"{b:g}" for b in BUDGETS])
         ax.minorticks_off()
     return fig

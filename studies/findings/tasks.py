@@ -1,7 +1,7 @@
-"""Does KL order policies as tasks do? studies/make.sh tasks DIR [-o STUDIES]
+"""Does KL order policies as tasks do? studies/make.sh tasks [DIR] [-o STUDIES]
 
 DIR is a study with tasks (kvsim study --tasks). Writes its accuracy.csv, agreement.csv and tried.csv
-to studies/contributed/MODEL/, and studies/tasks.png; `pages` makes the tables of studies/tasks.md of them.
+to studies/contributed/MODEL/, and studies/tasks.png, which without DIR is drawn of those that stand there; `pages` makes the tables of studies/tasks.md of them.
 """
 
 import argparse
@@ -11,6 +11,7 @@ from pathlib import Path
 import pandas
 
 from kvsim.plots import statistics, style
+from . import plan
 
 MODEL = "SmolLM2-135M-Instruct"
 FILES = ("accuracy.csv", "agreement.csv", "tried.csv")
@@ -134,9 +135,9 @@ def draw(studies):
     grey = {"color": "0.75", "linewidth": 0.9, "marker": "o", "markersize": 2}
     count = max(one.instances for one in cells.values())
     fig, axes = style.frame(
-        "Does KL order policies as tasks do?", f"Free answers of {tables.tried.model[0]} to "
-        f"{count} instances of nine tasks that it answers right with the full cache. Bars: 95 % "
-        "intervals. Right: a point is a policy at a budget.", 1, 2, 3.0, (), ("", "right answers"))
+        "Does KL order policies as tasks do?", f"Free answers to {count // 2} prompts of nine tasks, each with "
+        "the question known and unknown, that are right with the full cache. Bars: 95 % intervals. Grey: seven other "
+        f"policies. Right: a point is a policy at a budget. {plan.MODEL}.", 1, 2, 3.0, (), ("", "right answers"))
     left, right = axes.flat
     ends = []
     for policy in [*(one for one in policies if one not in named), *named]:
@@ -154,7 +155,7 @@ def draw(studies):
     left.set_xticks(tables.budgets, [f"{one:g}" for one in tables.budgets])
     left.minorticks_off()
     style.end_labels(left, ends)
-    right.set(xscale="log", xlabel="KL over the full cache's answer, nats (log scale)")
+    right.set(xscale="log", xlabel="KL over the full cache's answer, nats")
     style.log_ticks(right.xaxis)
     rank = statistics.spearman(*(pandas.Series([getattr(one, name) for one in cells.values()])
                                  .to_numpy() for name in ("accuracy", "kl")))
@@ -165,10 +166,10 @@ def draw(studies):
 def main():
     parser = argparse.ArgumentParser(prog="tasks.py", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", metavar="DIR", type=Path)
+    parser.add_argument("folder", metavar="DIR", type=Path, nargs="?")
     parser.add_argument("-o", "--out", default=Path("studies"), type=Path, metavar="STUDIES")
     options = parser.parse_args()
-    for name in FILES:
+    for name in FILES if options.folder else ():
         shutil.copyfile(options.folder / name, options.out / "contributed" / MODEL / name)
     style.use()
     style.save(draw(options.out), options.out / "tasks.png")
