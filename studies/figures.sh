@@ -2,7 +2,7 @@
 # Remakes figures of the pages here in place: those of the tables in losses/ and of the instructions, and in
 # reproduction/ what reproduce.sh has drawn in build/reproduction/ (of the sample alone, or of the larger
 # traces, too). Then the tables of all pages are filled, and
-# the maps of the claims drawn.
+# the maps of the claims and of the long tables drawn.
 #   studies/figures.sh
 # losses.sh makes the tables and losses_layers.png. Look at every figure before you commit it.
 set -euo pipefail
@@ -19,7 +19,7 @@ for name in losses rehearsal reread prediction_scatter; do
   cp "$out/$name.png" "studies/$name.png"
   say "studies/$name.png"
 done
-for name in shapes second_question decoding; do
+for name in shapes second_question decoding tasks; do
   finding "$name" -o studies
 done
 finding instructions studies/reproduction/instructions.csv -o studies/reproduction
@@ -61,3 +61,4 @@ needles4-importance needles-0.5/needles4-importance table
 FIGURES
 finding pages
 finding claims_drawn
+finding long_tables

@@ -144,11 +144,11 @@ def cell(values, form="{:.3f}", signed=False):
     return f"{form.format(mean)} [{form.format(low)}, {form.format(high)}]".replace("-", "−")
 
 
-def at_budget(table, budget):
-    """Rows of one budget: gain and what the cache as a whole loses, of what was replayed. What is
+def at_budget(table, budget, bases=BASES):
+    """Rows of one budget, of some policies: gain and what the cache as a whole loses, of what was replayed. What is
     of fewer texts than other rows is followed by their number."""
     listed = [(RANDOM, None)]
-    for base in BASES:
+    for base in bases:
         changes = (*CHANGES, SENTENCE) if base in DEBIASED else CHANGES
         listed += [(base, None), *((f"{base},{change}", base) for change in changes)]
         listed += [one for one in GUARDED if one[1] == base]
@@ -217,36 +217,6 @@ def changed(table, measure, base, change):
              for budget in ALL_BUDGETS if table.wrecked(policy, base, budget).mean() < 0.5}
     return {budget: own[np.isfinite(own)] for budget, own in found.items()
             if np.isfinite(own).sum() > 1}
-
-
-def by_length(tables, budget=0.5):
-    """`tables`: one order's by length. At one budget what a policy loses itself and what fair eviction
-    and a whitelist change: the gain by the proxy, the stream error and by request the loss; the
-    stream error as a ratio, the others as differences."""
-    def ratio(own, base):
-        mean, (low, high) = map(np.exp, statistics.over_traces(np.log(own / base)))
-        return f"{mean:.2f} [{low:.2f}, {high:.2f}]"
-
-    def change(own, base):
-        return cell(own - base, "{:.2f}", signed=True)
-
-    found = []
-    for name, measure, compare in (("gain by proxy", None, None), ("stream error", "stream_error", ratio),
-                                   *((f"loss, {request}", measure, change)
-                                     for measure, request in REQUESTS.items())):
-        for base in BASES:
-            row = [name if base == BASES[0] else "", f"`{short(base)}`"]
-            for table in tables.values():
-                own = table.get(measure, base, budget)
-                row.append(cell(own, "{:.2f}") if measure else "")
-                for policy in (f"{base},{one}" for one in CHANGES):
-                    bad = table.wrecked(policy, base, budget).mean() >= 0.5
-                    row.append((compare(table.get(measure, policy, budget), own) if measure else
-                                cell(table.gain(policy, base, budget), "{:.2f}", signed=True)) +
-                               (" ×" if bad else ""))
-            found.append(row)
-    return ["what", "policy", *(f"{length}: {name}" for length in tables
-                                for name in ("itself", *CHANGES.values()))], found
 
 
 def counted(tables):

@@ -11,18 +11,13 @@ import re
 import shutil
 from pathlib import Path
 
-from . import (agnostic, choose, claims, contributed, coverage, decoding, details, drawn, instructions, losses,
-               plan, prediction, quantizing, readings, replays, reread, runs, second_question, set_aside, shapes, tasks,
+from . import (agnostic, choose, claims, contributed, coverage, decoding, details, drawn, instructions, long_tables,
+               losses, plan, prediction, quantizing, readings, replays, reread, runs, second_question, set_aside, shapes, tasks,
                two_models)
 
 ROOT = Path(__file__).resolve().parents[2]
 FEW = (plan.FLOOR, "oracle-mean", plan.RECENT, "layer-defensivekv:code", "layer-defensivekv",
        "defensivekv:code", "cake", "h2o", "restkv", "adakv", "streaming")
-MANY = (*FEW[:6], "defensivekv", *FEW[6:8], "criticalkv", "tova", *FEW[8:])
-MERGED = ("keepkv:bias", "snapkv,merge=keepkv-bias", "snapkv,merge=value-fold", "kvmerger", "d2o",
-          "snapkv,merge=d2o", "snapkv,merge=convex", "convex", "keepkv:code", "keepkv",
-          "h2o:official", "tova:official", "streaming:official", "quest", "cam",
-          "cam:expected")
 FIGURES = ("losses.png", "losses_layers.png", "prediction_measures.png", "prediction_layers.png")
 
 
@@ -68,14 +63,6 @@ def predicted(folder):
 
 TABLES = {
     "losses of short texts": lambda study, _: relative(study, plan.SHORT, FEW),
-    "losses of long texts": lambda study, _: relative(study, plan.LONG, MANY),
-    "losses of the longest texts": lambda study, _: relative(
-        study, plan.LONGEST, [one for one in reversed(plan.HEADLINE) if one != losses.BASE],
-        budgets=[budget for budget in plan.LONGEST_BUDGETS
-                 if study.texts((losses.BASE,), (budget,), plan.LONGEST)]),
-    **{f"losses of merged and stepwise caches, {name} texts": (
-        lambda study, _, texts=texts: relative(study, texts, MERGED))
-       for name, texts in (("short", plan.SHORT), ("long", plan.LONG))},
     **{f"{paper} against its baselines, counted": (
         lambda study, _, paper=paper: claims.tally(study, paper)) for paper in claims.PAPERS},
     "policies below the floor, short texts": lambda study, _: losses.below_floor(study, plan.SHORT),
@@ -84,6 +71,12 @@ TABLES = {
     "comparisons": lambda study, _: claims.said(study),
 }
 FROM_RUNS = {"predictors": predicted}
+# CSV files beside the pages: what long_tables draws.
+LONG = {
+    "losses/losses_relative.csv": lambda study, _: long_tables.relative(study),
+    "reproduction/fragility_lengths.csv": lambda _, studies: long_tables.fragility(studies),
+    "reproduction/instructions_summary.csv": lambda _, studies: long_tables.summary(every_length(studies)),
+}
 
 
 def with_floor(studies, *tables):
@@ -107,10 +100,6 @@ def of_instructions(make, order):
 
 
 FROM_TABLES = {
-    f"fair eviction and whitelists by length, {order} first": lambda studies, order=order: table(
-        *instructions.by_length(instruction_tables(studies, order)))
-    for order in instructions.ORDERS
-} | {
     "fair eviction and whitelists, counted": lambda studies: table(*instructions.counted(every_length(studies)))
 } | {
     f"{name}, {order} first": of_instructions(make, order)
@@ -118,7 +107,7 @@ FROM_TABLES = {
         "gains of fair eviction and whitelists": instructions.gains,
         "Pareto fronts of debiasing": instructions.fronts,
         **{f"instructions at budget {budget:g}": (
-            lambda own, budget=budget: instructions.at_budget(own, budget))
+            lambda own, budget=budget: instructions.at_budget(own, budget, instructions.BASES[:1]))
            for budget in instructions.LOOP_BUDGETS}}.items()
 } | {
     "keep rates of instructions": lambda studies: table(*instructions.keep_rates(every_length(studies))),
@@ -132,8 +121,6 @@ FROM_TABLES = {
         with_floor(studies, "fresh"), plan.FRESH, budgets=reread.BUDGETS),
     "rules of hindsight": lambda studies: table(*losses.rules(
         with_floor(studies, "losses", "unseen", "fresh"), plan.SHORT + plan.UNSEEN_ALONE + plan.FRESH)),
-    **{f"fragility, {length}": lambda studies, texts=texts: table(*replays.fragility(studies, texts))
-       for length, texts in (("700", plan.UNSEEN), ("2300", plan.LONG), ("8000", plan.LONGEST))},
     **{f"aggregation, {form}": lambda studies, form=form: table(*replays.aggregation(
         studies, replays.FORMS[form])) for form in ("heads compete", "equal budgets")},
     **{name: lambda studies, make=make: table(*make(studies / "reproduction")) for name, make in {
@@ -228,6 +215,8 @@ def main():
         path.write_text(text, encoding="utf-8")
         print(path)
     runs.write(studies / "losses/claims.csv", claims.every(study))
+    for name, make in LONG.items():
+        runs.write(studies / name, make(study, studies))
     specification = (options.root / "docs/presets.md").read_text(encoding="utf-8")
     runs.write(studies / "losses/claims_bytes.csv", claims.same_bytes(study, specification))
     if options.folder is None:

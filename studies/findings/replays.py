@@ -125,32 +125,6 @@ BUDGETS = (0.5, 0.35, 0.2, 0.1)
 HINDSIGHT = "oracle-mean"
 
 
-def fragility(studies, texts):
-    """Header and rows: mean, maximum and defensive step over the texts, in every form."""
-    found = Table(studies, "aggregation", texts)
-
-    def all_three(form, budget, column, factor=1, digits=3):
-        values = [found.values(record + form, budget, column) for record in CHOICES.values()]
-        return ", ".join(number(factor * one.mean(), digits) if one.size else "-" for one in values)
-
-    made = []
-    for budget in BUDGETS:
-        for name, form in FORMS.items():
-            step, base = (record + form for record in (CHOICES["defensive step"], CHOICES["mean"]))
-            error, of_mean = found.pair(step, base, budget, "stream_error")
-            if error.size < 2:
-                continue
-            gone, lost = found.pair(step, base, budget, "outliers")
-            change, (low, high) = statistics.over_traces(100 * (gone - lost))
-            made.append([f"{budget:g}", name, all_three(form, budget, "stream_error"),
-                         ratio(np.log(error / of_mean)),
-                         all_three(form, budget, "outliers", 100, 1),
-                         f"{change:+.1f} [{low:+.1f}, {high:+.1f}]{apart(gone, lost)}".replace("-", "−"),
-                         all_three(form, budget, "worst")])
-    return (["budget", "selection", "stream error", "defensive / mean", "below 0.5, %",
-             "defensive − mean", "worst"], made)
-
-
 ROWS = {
     "mean over the window (`importance`)": "importance",
     "one query of the window": "importance,aggregate=single",

@@ -1,7 +1,8 @@
 """Does KL order policies as tasks do? studies/make.sh tasks [DIR] [-o STUDIES]
 
 DIR is a study with tasks (kvsim study --tasks). Writes its accuracy.csv, agreement.csv and tried.csv
-to studies/contributed/MODEL/, and studies/tasks.png, which without DIR is drawn of those that stand there; `pages` makes the tables of studies/tasks.md of them.
+to studies/contributed/MODEL/, and studies/tasks.png, which without DIR is drawn of those that stand
+there; `pages` makes the tables of studies/tasks.md of them.
 """
 
 import argparse

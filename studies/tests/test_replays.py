@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import xarray
-from findings import plan, replays
+from findings import long_tables, plan, replays
 
 STEP = replays.CHOICES["defensive step"]
 COMPETING = replays.FORMS["heads compete"]
@@ -66,18 +66,21 @@ class ReplaysTest(unittest.TestCase):
             "importance" + COMPETING: ((0.2, 0.3, 0.1), (0.4, 0.5, 0.2)),
             turned(STEP + COMPETING): ((0.1, 0.1, 0.3), (0.1, 0.2, 0.3))},
             plan.UNSEEN, ("stream_error", "outliers", "worst"))
-        header, rows = replays.fragility(self.folder, plan.UNSEEN)
-        self.assertEqual(len(rows), 1)
-        cells = dict(zip(header, rows[0]))
-        self.assertEqual(cells["stream error"], "0.300, -, 0.100")
+        header, *rows = long_tables.fragility(self.folder)
+        cells = {(row["measure"], row["of"]): row for row in (dict(zip(header, one)) for one in rows)}
+        self.assertEqual({row["prompt_tokens"] for row in cells.values()}, {"700"})   # no other text ran
+        self.assertEqual([cells[long_tables.STEP, of]["mean"] for of in ("mean", "defensive step")], ["0.3", "0.1"])
         # Ratios 1/2 and 1/4; Student's t of one degree is 12.706, the deviation over sqrt 2 is ln(2) / 2.
         reach = np.exp(12.7062047 * np.log(2) / 2)
-        self.assertEqual(cells["defensive / mean"],
-                         f"0.35 [{8 ** -0.5 / reach:.2f}, {8 ** -0.5 * reach:.2f}]")
-        self.assertEqual(cells["below 0.5, %"], "40.0, -, 15.0")
-        self.assertEqual(cells["defensive − mean"], "−25.0 [−88.5, +38.5]")
-        self.assertEqual(cells["worst"], "0.150, -, 0.300")
-        self.assertEqual(replays.fragility(self.folder, plan.LONG)[1], [])
+        changed = cells[long_tables.STEP, long_tables.CHANGED]
+        self.assertEqual([changed[one] for one in ("mean", "low", "high", "told")],
+                         [*(f"{8 ** -0.5 * factor:.4g}" for factor in (1, 1 / reach, reach)), ""])
+        self.assertEqual([cells[long_tables.OUTLIERS, of]["mean"] for of in ("mean", "defensive step")], ["40", "15"])
+        changed = cells[long_tables.OUTLIERS, long_tables.CHANGED]
+        self.assertEqual([changed[one] for one in ("mean", "low", "high", "told")], ["-25", "-88.53", "38.53", ""])
+        self.assertEqual(cells["worst retained importance", "defensive step"]["mean"], "0.3")
+        drawn = {text.get_text() for text in long_tables.draw_fragility([*cells.values()]).axes[0].texts}
+        self.assertEqual(drawn, {"0.35", "−25.0"})
 
     def test_a_star_says_that_a_policy_differs_text_by_text(self):
         texts = plan.LONG[:3]

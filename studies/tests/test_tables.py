@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pandas
 
-from findings import (agnostic, claims, contributed, decoding, instructions, pages, plan, readings, reread,
-                      runs, second_question, shapes)
+from findings import (agnostic, claims, contributed, decoding, instructions, long_tables, pages, plan,
+                      readings, reread, runs, second_question, shapes)
 from kvsim.errors import DataError
 from kvsim.studies import table as boards
 from kvsim.studies.folder import Folder
@@ -310,7 +310,7 @@ class InstructionsTest(unittest.TestCase):
         self.assertEqual(drawn, ["+0.50*", "+0.50*", "−1.50", "−1.50"] * 2)   # in both orders
         self.assertEqual(len(figure.axes[1].texts), 0)   # nobody ran h2o
 
-    def test_lengths_stand_side_by_side_and_verdicts_are_counted(self):
+    def test_lengths_are_summed_up_and_verdicts_are_counted(self):
         def losses(change, error=0.1):
             return [[text, policy, 0.5, 0.5, 0.5, error if policy == self.FAIR else 0.1, *kl]
                     for text, more in (("0", 0), ("1", 0.01)) for policy, kl in (
@@ -319,19 +319,16 @@ class InstructionsTest(unittest.TestCase):
 
         near, far = self.table(losses(0.5)), self.table(losses(0.01))
         wrecked = self.table(losses(0.5, error=0.9))
-        header, rows = instructions.by_length({"500": near, "8000": far})
-        self.assertEqual(header, ["what", "policy", *(f"{length}: {name}" for length in ("500", "8000")
-                                                      for name in ("itself", "fair", "whitelist"))])
-        self.assertEqual(len(rows), 4 * len(instructions.BASES))
-        gain, error, obey, leak = (dict(zip(header, row)) for row in rows
-                                   if row[1] == f"`{instructions.short(self.BASE)}`")
-        self.assertEqual([row["what"] for row in (gain, error, obey, leak)],
-                         ["gain by proxy", "stream error", "loss, asked to obey", "loss, asked to leak"])
-        self.assertEqual([gain["500: fair"], error["500: fair"], obey["500: itself"]],
-                         ["+0.00 [+0.00, +0.00]", "1.00 [1.00, 1.00]", "1.00 [1.00, 1.00]"])
-        self.assertTrue(obey["500: fair"].startswith("+0.51 ["), obey)
-        self.assertTrue(leak["8000: fair"].startswith("−0.02 ["), leak)
-        self.assertEqual(leak["8000: whitelist"], "-")   # nobody ran it
+        header, *rows = long_tables.summary({"500": {"defense": near}, "8000": {"defense": far}})
+        own = {(row["prompt_tokens"], row["policy"], row["measure"]): row
+               for row in (dict(zip(header, one)) for one in rows)}
+        gain, error, obey = (own["500", policy, measure] for policy, measure in (
+            (self.FAIR, "gain"), (self.FAIR, "stream_error"), (self.BASE, "kl_directive")))
+        self.assertEqual([gain["mean"], error["mean"], obey["mean"], obey["texts"]], ["0", "0.1", "1", "2"])
+        self.assertEqual(own["500", self.FAIR, "kl_directive, change"]["mean"], "0.505")
+        self.assertEqual(own["8000", self.FAIR, "kl_leak, change"]["mean"], "-0.015")
+        self.assertEqual(error["wrecked"], "0")
+        self.assertEqual({policy for _, policy, _ in own}, {"random", self.BASE, self.FAIR})   # nobody ran others
         tables = {name: {order: one for order in instructions.ORDERS}
                   for name, one in (("500", near), ("2300", far), ("8000", wrecked))}
         header, rows = instructions.counted(tables)
@@ -404,6 +401,10 @@ class PagesTest(unittest.TestCase):
             held = list(csv.reader(file))
         self.assertTrue(held == [[str(one) for one in row] for row in claims.every(study)],
                         "studies/losses/claims.csv is old: studies/make.sh pages")
+        for name, make in pages.LONG.items():
+            with (studies / name).open(newline="", encoding="utf-8") as file:
+                self.assertTrue(list(csv.reader(file)) == make(study, studies),
+                                f"studies/{name} is old: studies/make.sh pages")
 
     def test_a_page_with_an_unknown_table_is_refused(self):
         with self.assertRaises(SystemExit):
