@@ -262,8 +262,8 @@ def draw_measures(budgets, rows):
     """Spearman per budget with intervals, a line per measure."""
     keys = [style.key(name, style.line_style(i)) for i, (name, _) in enumerate(rows)]
     fig, axes = style.frame("Rank correlation with the model's loss, over policies",
-                            "7 texts set aside: mean and 95 % interval (policies and texts "
-                            f"resampled); dotted line: 0.9. {plan.MODEL}.", 1, 1, 2.6, keys,
+                            "7 texts set aside; bars: 95 % intervals (policies and texts "
+                            f"resampled); dotted: 0.9. {plan.MODEL}.", 1, 1, 2.6, keys,
                             ("budget (fraction of the prompt kept)", "Spearman's correlation"))
     ax = axes[0, 0]
     for i, (_, (middle, low, high)) in enumerate(rows):
