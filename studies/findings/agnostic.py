@@ -18,6 +18,7 @@ STUDY = plan.STUDIES["agnostic"]
 TOKENS = STUDY.texts[0].prompt_tokens
 POLICIES, BUDGETS = STUDY.groups["presets"], STUDY.budgets
 BASE = POLICIES[0]
+BASELINES = (BASE, "criticalkv", "cake")
 HEADER = ("text", "seed", "policy", "budget", "kl")
 
 
@@ -50,12 +51,12 @@ class Losses:
                       "after": read(studies / "losses/losses.csv")}
         self.texts = list(dict.fromkeys(key[:2] for key in self.forms["before"]))
 
-    def mean(self, form, texts, policy, budget):
+    def mean(self, form, texts, policy, budget, base=BASE):
         """Geometric mean over the texts, with its interval where there are several."""
         losses = self.forms[form]
         values = np.array([losses[*text, policy, budget] for text in texts])
-        if policy != BASE:
-            values = values / [losses[*text, BASE, budget] for text in texts]
+        if policy != base:
+            values = values / [losses[*text, base, budget] for text in texts]
         mean, (low, high) = map(np.exp, statistics.over_traces(np.log(values)))
         return f"{mean:.2f}" + (f" [{low:.2f}, {high:.2f}]" if len(texts) > 1 else "")
 
@@ -72,6 +73,16 @@ def by_text(studies):
                for policy in POLICIES)]
             for text in losses.texts for form in losses.forms]
     return ["text", "compressed", *map(named, POLICIES)], rows
+
+
+def against(studies):
+    """A row per method of the paper and baseline, a column per budget: the loss of the first over that of
+    the second, both compressed before the question."""
+    losses = Losses(studies)
+    rows = [[f"`{policy}` / `{base}`", *(losses.mean("before", losses.texts, policy, budget, base)
+                                         for budget in BUDGETS)]
+            for policy in POLICIES if "defensivekv" in policy for base in BASELINES]
+    return ["the first over the second", *(f"{budget:g}" for budget in BUDGETS)], rows
 
 
 def over_texts(studies):

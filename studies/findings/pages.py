@@ -114,6 +114,8 @@ FROM_TABLES = {
     "compressed before the question, by text": lambda studies: table(*agnostic.by_text(studies)),
     "compressed before the question, mean over texts":
         lambda studies: table(*agnostic.over_texts(studies)),
+    "compressed before the question, against baselines":
+        lambda studies: table(*agnostic.against(studies)),
     "intervals over few texts": lambda _: table(*coverage.table()),
     "policies below the floor, unseen texts":
         lambda studies: losses.below_floor(with_floor(studies, "unseen"), plan.UNSEEN_ALONE),

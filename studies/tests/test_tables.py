@@ -376,6 +376,7 @@ class InstructionsTest(unittest.TestCase):
                     csv.writer(file).writerows([[*agnostic.HEADER, *own], *rows])
             header, rows = agnostic.by_text(studies)
             means = agnostic.over_texts(studies)[1]
+            against = agnostic.against(studies)[1]
         self.assertEqual(header[:3], ["text", "compressed", "`snapkv`, nats"])
         self.assertEqual([row[:2] for row in rows], [[text, form] for text in ("summary", "code 1")
                                                      for form in ("before", "after")])
@@ -383,6 +384,8 @@ class InstructionsTest(unittest.TestCase):
         self.assertEqual(rows[3][2:4], [", ".join([one] * 4) for one in ("2.00", "3.00")])
         self.assertEqual(means[0], ["`snapkv`, nats", "before"] + ["1.00 [0.00, 6682.65]"] * 4)
         self.assertEqual(means[3], ["`criticalkv`", "after"] + ["3.00 [3.00, 3.00]"] * 4)
+        self.assertEqual(against[0], ["`defensivekv:code` / `snapkv`"] + ["2.00 [2.00, 2.00]"] * 4)
+        self.assertEqual(against[1][1:], ["1.00 [1.00, 1.00]"] * 4)   # of CriticalKV
 
 
 class PagesTest(unittest.TestCase):
