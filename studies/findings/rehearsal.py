@@ -123,7 +123,7 @@ def draw(found):
     fig, axes = style.frame(
         "What a rehearsed prompt saves", "KL divergence of the next-token distribution from the "
         "full cache's, relative to the published policy that loses least at that budget (of those that read once). Lower is "
-        f"better. Geometric mean over {len(found.texts)} texts set aside; bands: 95 % intervals of "
+        f"better. Geometric mean over {len(found.texts)} texts that no search saw; bands: 95 % intervals of "
         f"{' and '.join(BANDS)}. {plan.MODEL}.\n{FLOOR} knows the future: no competitor.", 1, 1, 3.2, (),
         ("budget (fraction of the prompt kept)", "loss relative to the best published"))
     lines.over_budgets(axes.flat[0], BUDGETS, DRAWN, BANDS, found.ratio)
