@@ -363,11 +363,6 @@ class Numbers(unittest.TestCase):
         self.assertEqual((found.reached, found.texts), (2, 3))
         self.assertTrue(np.isnan(by_policy(pandas.DataFrame(rows), 0.005).bytes[0]))
 
-    def test_categories_that_order_alike_have_a_correlation_of_one(self):
-        found = table.ranks_by_category(self.losses({
-            "kvzip": [1.0, 1.0], "a": [0.5, 0.3], "b": [2.0, 8.0], "c": [3.0, 9.0]}), "kvzip")
-        self.assertEqual(found.spearman.tolist(), [1.0])
-
     def test_a_table_holds_no_formulas(self):
         text = csv_text(pandas.DataFrame({"text": ["=1+1", "plain"], "kl": [0.5, -0.5]}))
         self.assertEqual(text, "text,kl\n'=1+1,0.5\nplain,-0.5\n")

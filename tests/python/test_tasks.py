@@ -27,10 +27,10 @@ from kvsim.kvtrace.closed_loop import ClosedLoop
 from kvsim.kvtrace.kept_sets import KeptSets
 from kvsim.kvtrace.markup import parse_text
 from kvsim.kvtrace.model import LoadedModel
-from kvsim.studies import api, plan, run, task_table
+from kvsim.studies import api, plan, run, table
 from kvsim.studies import tasks as runs
 from kvsim.studies.folder import TABLES, Folder
-from kvsim.tasks.kinds import Instance, Task, alike, holds, names_all, names_first
+from kvsim.tasks import Instance, Task, alike, holds, names_all, names_first
 
 TALE = "The keeper carried the oil up the steps and trimmed the wick, and {} boats came home."
 SHORT = Task("short", "for tests", lambda rng, number: Instance(
@@ -267,7 +267,7 @@ class Numbers(unittest.TestCase):
             for policy, values in right.items() for i, one in enumerate(values)])
 
     def test_accuracy_has_wilsons_interval(self):
-        found = task_table.accuracy(self.answers({"a": [1] * 7 + [0] * 3}, {"a": 0.1}))
+        found = table.accuracy(self.answers({"a": [1] * 7 + [0] * 3}, {"a": 0.1}))
         own = found[(found.task == "t") & (found.question == "known")].iloc[0]
         z = 1.959963985
         centre = (0.7 + z * z / 20) / (1 + z * z / 10)
@@ -279,7 +279,7 @@ class Numbers(unittest.TestCase):
     def test_pairs_that_tasks_tell_apart(self):
         right = {"a": [1] * 20, "b": [1] * 10 + [0] * 10, "c": [0] * 20, "d": [1] * 9 + [0] * 11}
         kl = {"a": 0.1, "b": 0.5, "c": 0.3, "d": 0.4}
-        found = task_table.agreement(self.answers(right, kl), pandas.DataFrame(
+        found = table.agreement(self.answers(right, kl), pandas.DataFrame(
             columns=["model", "budget", "policy", "kl"]))
         own = found[(found.task == "t") & (found.question == "known")].iloc[0]
         # All pairs but b and d; KL puts c before b and d, which answer more right.

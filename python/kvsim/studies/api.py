@@ -9,10 +9,10 @@ from typing import Any
 
 import pandas
 
-from ..errors import UsageError
+from ..errors import DataError, UsageError
 from ..bytes_for_loss import by_policy
 from ..program import Bar, exchange, in_words_of_python
-from . import benchmarks, command, table, task_table
+from . import benchmarks, command, table
 from .folder import COLUMNS, Folder, merge
 from .tasks import answers
 
@@ -38,7 +38,7 @@ class StudyResults:
 
     def accuracy(self) -> pandas.DataFrame:
         """By model, task, question, budget and policy: share of right answers, with 95 % intervals."""
-        return task_table.accuracy(self.answers)
+        return table.accuracy(self.answers)
 
     def scores(self) -> pandas.DataFrame:
         """By model, benchmark, task, question, budget and policy: mean score, with 95 % intervals."""
@@ -46,7 +46,7 @@ class StudyResults:
 
     def agreement(self) -> pandas.DataFrame:
         """Does the loss order policies as the tasks do? (docs/study.md 5)"""
-        return task_table.agreement(self.answers, self.losses)
+        return table.agreement(self.answers, self.losses)
 
     columns = COLUMNS   #: what the columns of `losses` are
 
@@ -164,7 +164,7 @@ def _run(work: Callable, args: Namespace, model: Any, tokenizer: Any, progress: 
     bar = Bar(progress)
     try:
         with in_words_of_python():
-            return work(args, load, lambda what, share, left: bar.show(share, what))
+            return work(args, load, lambda what, share: bar.show(share, what))
     finally:
         bar.close()
 
@@ -177,12 +177,13 @@ def opened(folder: str | PathLike, failed: int = 0) -> StudyResults:
                         answers(place))
 
 
-def merge_studies(folders: Iterable[str | PathLike], out: str | PathLike) -> StudyResults:
-    """One study of several, as `kvsim study merge`."""
+def merge_studies(folders: Iterable[str | PathLike], out: str | PathLike, *page: Any) -> StudyResults:
+    """One study of several, as `kvsim study merge`; `page`: reference, title and loss of its page."""
     from .page import write
 
     target = Folder(out)
     with target.at_work():
         merge(folders, target)
-        write(target)
+        if not write(target, *page):
+            raise DataError("no text or task of these studies is finished")
     return opened(out)

@@ -8,8 +8,8 @@ Unlike the built-in tasks every question counts, also those that the full cache 
 """
 
 import itertools
-import time
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 import numpy as np
 import pandas
@@ -22,11 +22,8 @@ from ..plots import statistics
 from ..tasks.benchmark import Benchmark, Row, read_benchmark, said, sampled
 from ..tasks.scorers import SCORERS, load_scorer, scorer_of
 from .folder import TABLES, Folder
-from .run import canonical_records, say
-from .table import sorted_by
-from .tasks import Context, Lines, answers_of
-
-ALL = "all"   # tasks of a benchmark together
+from .table import ALL, sorted_by
+from .tasks import Context, Lines, answers_of, records_of
 
 
 @dataclass
@@ -34,90 +31,82 @@ class Sheet:
     """A benchmark, asked with the question known or unknown, and its file."""
 
     benchmark: Benchmark
-    question: str
-    scorers: dict[str, str]   # task -> scorer
-    head: dict                # first line of the file
+    head: dict     # first line of the file: way to ask, sample, and the scorer of each task
     lines: Lines
+    known: list[Context] = field(default_factory=list)   # what a question passes on to the next one
+    left_out: dict[str, list[int]] = field(default_factory=dict)   # why -> rows
 
     @property
     def name(self) -> str:
-        return f"{self.benchmark.name}-{self.question}"
+        return f"{self.head['benchmark']}-{self.head['question']}"
+
+    def left(self, records: list[str], _) -> Iterator[tuple[Row, list[int], int, int]]:
+        """Rows with the places of the records that they lack; how many are done, and of how many."""
+        if not self.lines.read():
+            self.lines.add(self.head)
+        have: dict[str, set[str]] = {}
+        for line in self.lines.read()[1:]:
+            have.setdefault(line["row"], set()).update(records_of(line))
+        for done, row in enumerate(self.benchmark.rows):
+            lacks = [i for i, one in enumerate(records) if one not in have.get(row.name, ())]
+            if lacks:
+                yield row, lacks, done, len(self.benchmark.rows)
+        self.known.clear()
+
+    def ask(self, folder: Folder, row: Row, loaded, settings, policies: list[str]) -> None:
+        try:
+            self.lines.add(ask(folder, self, row, loaded, settings, policies, self.known))
+        except TooLong as error:
+            self.left_out.setdefault(str(error), []).append(row.number)
+
+    def warning(self) -> str:
+        """What was left out, in words; "" where nothing was."""
+        unread = self.benchmark.left_out
+        rows = {one.number for one in self.benchmark.rows}.union(*unread.values())
+        left_out = unread | self.left_out
+        return f"{self.name}: left out of {counted(len(rows), 'row')}: {said(left_out)}" if left_out else ""
 
 
 def sheets(folder: Folder, paths: list[str], question: list[str] | None, fraction: float, seed: int,
            scorers: list[str] | None) -> list[Sheet]:
     """The sheets of files, each with each way to ask. `scorers`: NAME for the tasks of no known
     benchmark, and TASK=NAME for one task."""
-    found: dict[str, Sheet] = {}
-    told = dict(one.rpartition("=")[::2] for one in scorers or ())
+    told = dict(one.rpartition("=")[::2] for one in scorers or ())   # "": for those that nothing else judges
     for name in told.values():
         load_scorer(name)
-    used: set[str] = set()
+    found: dict[str, Sheet] = {}
+    needed: set[str] = set()
     for path in paths:
         one = read_benchmark(path)
-        tasks = {row.task for row in one.rows}
-        used |= tasks | {"" for task in tasks
-                         if not (task in told or scorer_of(task) or scorer_of(one.name))}
+        known = {row.task: scorer_of(row.task) or scorer_of(one.name) for row in one.rows}
+        needed |= {*known, *("" for task, name in known.items() if not (name or task in told))}
         one.rows = sampled(one.rows, fraction, seed)
         if not one.rows:
             raise CaptureError(f"--fraction {fraction:g}: no row of {path} is left", EXIT_USAGE)
-        names = {row.task: told.get(row.task) or scorer_of(row.task) or scorer_of(one.name)
-                 or told.get("") for row in one.rows}
+        names = {row.task: told.get(row.task) or known[row.task] or told.get("") for row in one.rows}
         unknown = [task for task, name in names.items() if name is None]
         if unknown:
             raise CaptureError(f"{path}: no scorer is known for {', '.join(unknown)}: name one by "
                                f"--scorer [TASK=]NAME: {', '.join(SCORERS)}, or FILE.py:FUNCTION", EXIT_USAGE)
-        for name in dict.fromkeys(names.values()):
-            load_scorer(name)
         for way in question or ["unknown"]:
             head = {"benchmark": one.name, "question": way, "digest": one.digest,
                     "fraction": fraction, "seed": seed, "scorers": names}
-            sheet = Sheet(one, way, names, head, Lines(folder.benchmarks / f"{one.name}-{way}.jsonl"))
+            sheet = Sheet(one, head, Lines(folder.benchmarks / f"{one.name}-{way}.jsonl"))
             if sheet.name in found:
                 raise CaptureError(f"--tasks: two files are called {one.name}", EXIT_USAGE)
-            known = sheet.lines.read()[:1]
-            if known and known[0] != head:
-                differs = next(key for key in head if known[0].get(key) != head[key])
-                raise CaptureError(f"{sheet.lines.path}: made with another {differs}; another folder "
+            before = next(iter(sheet.lines.read()), head)
+            if differs := [key for key in head if before.get(key) != head[key]]:
+                raise CaptureError(f"{sheet.lines.path}: made with another {differs[0]}; another folder "
                                    "takes another study", EXIT_USAGE)
             found[sheet.name] = sheet
-    for task, name in told.items():
-        if task not in used:
-            raise CaptureError(
-                f"--scorer {task}={name}: no such task: found {', '.join(sorted(used - {''})) or 'none'}" if task
-                else f"--scorer {name}: no task needs it, all are of known benchmarks: TASK={name} "
-                     "replaces the rule of one", EXIT_USAGE)
+    for task in told:
+        if task and task not in needed:
+            raise CaptureError(f"--scorer {task}={told[task]}: no such task: found "
+                               f"{', '.join(sorted(needed - {''})) or 'none'}", EXIT_USAGE)
+        if task not in needed:
+            raise CaptureError(f"--scorer {told[task]}: no task needs it, all are of known benchmarks: "
+                               f"TASK={told[task]} replaces the rule of one", EXIT_USAGE)
     return list(found.values())
-
-
-def run_benchmarks(folder: Folder, chosen: list[Sheet], load, settings, tell, warn) -> None:
-    """Asks what is missing. `tell(what, share, seconds left)`; `warn(line)` says what is left out."""
-    records, begin = canonical_records(settings.policies), time.monotonic()
-    for i, sheet in enumerate(chosen):
-        if not sheet.lines.read():
-            sheet.lines.add(sheet.head)
-        have: dict[str, set[str]] = {}
-        for line in sheet.lines.read()[1:]:
-            have.setdefault(line["row"], set()).update(
-                [*(one["policy"] for one in line["outcomes"]), *line.get("unserved", ())])
-        known: list[Context] = []
-        left_out = {why: list(rows) for why, rows in sheet.benchmark.left_out.items()}
-        for r, row in enumerate(sheet.benchmark.rows):
-            lacks = [typed for typed, record in zip(settings.policies, records)
-                     if record not in have.get(row.name, set())]
-            if not lacks:
-                continue
-            count = len(sheet.benchmark.rows)
-            say(tell, f"[{i + 1}/{len(chosen)}] {sheet.name}: {r} of {count}",
-                (i + r / count) / len(chosen), begin)
-            try:
-                sheet.lines.add(ask(folder, sheet, row, load(), settings, lacks, known))
-            except TooLong as error:
-                left_out.setdefault(str(error), []).append(row.number)
-        if left_out:
-            rows = {one.number for one in sheet.benchmark.rows}.union(
-                *sheet.benchmark.left_out.values())
-            warn(f"{sheet.name}: left out of {counted(len(rows), 'row')}: {said(left_out)}")
 
 
 class TooLong(Exception):
@@ -128,25 +117,20 @@ def ask(folder: Folder, sheet: Sheet, row: Row, loaded, settings, policies: list
         known: list[Context]) -> dict:
     """The line of a question: the full cache's answer, and those of every policy and budget. `known`
     passes on from one question to the next what they share."""
-    if getattr(loaded.tokenizer, "chat_template", None) is None:
-        conversation, raw = plain(row, sheet.question), True
-    else:
-        conversation, raw = row.conversation(sheet.question), False
+    conversation = row.conversation(sheet.head["question"])
+    raw = getattr(loaded.tokenizer, "chat_template", None) is None
+    if raw:   # the texts one after the other
+        turns = conversation.turns
+        conversation = Conversation([Turn(None, "".join(one.text for one in turns), [], turns[0].compress_at)])
     longest = getattr(loaded.model.config.get_text_config(), "max_position_embeddings", None)
     length = len(tokenize(loaded.tokenizer, render(loaded.tokenizer, conversation, raw)).ids)
     if longest and length + row.tokens > longest:
         raise TooLong(f"longer than the model's {longest} tokens")
-    judge = load_scorer(sheet.scorers[row.task])
+    judge = load_scorer(sheet.head["scorers"][row.task])
     found = answers_of(folder, sheet.name, conversation, raw, row.tokens, loaded, settings, policies,
                        lambda answer: judge(answer, row.asked()), known=known)
     return {"model": loaded.name, "row": row.name, "prompt": row.prompt, "task": row.task,
             "answers": list(row.answers), **found}
-
-
-def plain(row: Row, question: str):
-    """For a model without a chat template: the texts one after the other."""
-    turns = row.conversation(question).turns
-    return Conversation([Turn(None, "".join(one.text for one in turns), [], turns[0].compress_at)])
 
 
 def outcomes(folder: Folder) -> pandas.DataFrame:
@@ -165,12 +149,6 @@ def outcomes(folder: Folder) -> pandas.DataFrame:
                                             "policy", "budget", "score", "full", "same"])
     return found.drop_duplicates(["model", "benchmark", "question", "row", "policy", "budget"],
                                  keep="last")
-
-
-def head_of(folder: Folder, name: str, way: str) -> dict:
-    """The first line of a sheet: which file, scorers and sample."""
-    lines = Lines(folder.benchmarks / f"{name}-{way}.jsonl").read()
-    return lines[0] if lines else {}
 
 
 def wilson(score: np.ndarray, prompt: np.ndarray) -> tuple[float, float]:

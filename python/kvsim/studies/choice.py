@@ -6,7 +6,6 @@ model runs with its full cache only: kvsim study runs it with what the policies 
 import argparse
 import shlex
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,7 +55,7 @@ def note(text: str) -> None:
 def replayed(args: argparse.Namespace, place: Path, load=None, show=None) -> list[Path]:
     """Results files of the texts, made in `place`. Policies that a text cannot serve are left out of it and of
     those after it, and named."""
-    from .run import canonical_records, record_text, replay_text, say, unserved
+    from .run import canonical_records, record_text, replay_text, unserved
     from .sources import passage, sources
 
     settings = command.settings_of(args, PRESETS)
@@ -64,12 +63,12 @@ def replayed(args: argparse.Namespace, place: Path, load=None, show=None) -> lis
     wanted = settings.policies
     canonical_records(wanted)
     progress = command.Told(args.quiet, log="kvsim choose")
-    tell, begin = show or progress, time.monotonic()
+    tell = show or progress
     loaded = (load or command.loader(args))()
     files = []
     for number, source in enumerate(found):
         trace = place / f"{source.name}.h5"
-        say(tell, f"{source.name}: capture", number / len(found), begin)
+        tell(f"{source.name}: capture", number / len(found))
         text = passage(source, loaded.tokenizer, settings.prompt_tokens, settings.steps)
         record_text(text, source.name, loaded, settings, trace)
         refused = unserved(trace, wanted, settings.budgets)
@@ -78,7 +77,7 @@ def replayed(args: argparse.Namespace, place: Path, load=None, show=None) -> lis
         wanted = [one for one in wanted if one not in refused]
         if not wanted:
             raise CaptureError(f"{source.name}: no policy is left to choose among")
-        say(tell, f"{source.name}: replay", (number + 0.7) / len(found), begin)
+        tell(f"{source.name}: replay", (number + 0.7) / len(found))
         files.append(trace.with_suffix(".nc"))
         replay_text(trace, files[-1], wanted, settings)
         trace.unlink()

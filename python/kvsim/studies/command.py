@@ -7,6 +7,7 @@ import argparse
 import functools
 import shutil
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,15 @@ def add_stored_type(add) -> None:
         help="stored type of the traces (float16)")
 
 
+def add_page(add) -> None:
+    """Options of the page and the tables of a study that is there."""
+    add("--reference", metavar="RECORD", help="losses are relative to it (kvzip, else snapkv)")
+    add("--loss", type=positive, default=0.02, metavar="X",
+        help="the least bytes are those with a loss of X nats at most (0.02)")
+    add("--title", metavar="TEXT", help="of the page")
+    add_table(add)
+
+
 def parser() -> Parser:
     p = Parser(prog="kvsim study", description=__doc__)
     add = p.add_argument_group("what to study").add_argument
@@ -90,11 +100,7 @@ def parser() -> Parser:
              "the same command without --shard writes the page of all")
     add("--plan", action="store_true",
         help="say how many pairs of text, policy and budget, how long and how large; run nothing")
-    add("--reference", metavar="RECORD", help="losses are relative to it (kvzip, else snapkv)")
-    add("--loss", type=positive, default=0.02, metavar="X",
-        help="the least bytes are those with a loss of X nats at most (0.02)")
-    add("--title", metavar="TEXT", help="of the page")
-    add_table(add)
+    add_page(add)
     add("--keep-traces", action="store_true", help="traces stay in DIR/traces")
     add("-q", "--quiet", action="store_true", help="no progress")
     add = p.add_argument_group("running").add_argument
@@ -109,10 +115,7 @@ def merge_parser() -> Parser:
                            "models, the same budgets and lengths.")
     p.add_argument("studies", nargs="+", type=Path, metavar="DIR")
     p.add_argument("-o", "--out", required=True, type=Path, metavar="DIR")
-    p.add_argument("--reference", metavar="RECORD")
-    p.add_argument("--loss", type=positive, default=0.02, metavar="X")
-    p.add_argument("--title", metavar="TEXT")
-    add_table(p.add_argument)
+    add_page(p.add_argument)
     return p
 
 
@@ -128,8 +131,14 @@ def tables_parser() -> Parser:
 class Told(Progress):
     """How far a study is, with the time that is left."""
 
-    def __call__(self, what: str, share: float, left: float) -> None:
-        self.show(share, what + (f", {duration(left)} left" if left == left else ""), what.split(":")[0])
+    done = 1.0
+
+    def __call__(self, what: str, share: float) -> None:
+        if share < self.done:   # another part of the work
+            self.begin = time.monotonic()
+        self.done, spent = share, time.monotonic() - self.begin
+        left = f", {duration(spent / share - spent)} left" if share > 0 else ""
+        self.show(share, what + left, what.split(":")[0])
 
 
 def flat(given: list[list[str]] | None, default: list[str]) -> list[str]:
@@ -155,19 +164,49 @@ def loader(args: argparse.Namespace):
         args.model, args.gguf, args.model_dtype, args.device, args.threads))
 
 
+def chosen_sheets(folder, args: argparse.Namespace) -> list:
+    """What is to be answered freely: tasks, and files of questions."""
+    from . import benchmarks, tasks
+
+    named = flat(args.tasks, [])
+    for one in args.question or ():
+        if one not in QUESTIONS:
+            raise CaptureError(f"--question: found {one}, expected {' or '.join(QUESTIONS)}", EXIT_USAGE)
+    return [*tasks.sheets(folder, [one for one in named if not is_benchmark(one)]),
+            *benchmarks.sheets(folder, [one for one in named if is_benchmark(one)], args.question,
+                               args.fraction, args.seed[0], args.scorer)]
+
+
 def study(args: argparse.Namespace, load=None, show=None) -> int:
     """Runs what is missing and writes the page; how many texts could not be run."""
-    from . import benchmarks, page
+    from . import page
     from .folder import Folder
-    from .run import canonical_records, run_all
+    from .run import canonical_records, count_left_out, run_all
     from .sources import sources
-    from .tasks import only_static, run_tasks, sheets
+    from .tasks import only_static, run_sheets
 
     settings, load_model = settings_of(args, POLICIES, metrics=flat(args.metric, []), keep_traces=args.keep_traces,
                                        instances=args.instances), load or loader(args)
     texts, strange = flat(args.texts, ["builtin"]), []
     found = [] if texts == ["none"] else sources(texts, args.seed, strange.append)
     folder = Folder(args.out or "study")
+    chosen = chosen_sheets(folder, args)
+    if not found and not chosen:
+        raise CaptureError("--texts none: without --tasks there is nothing to study", EXIT_USAGE)
+    if args.shard:
+        own, count = args.shard
+        found, chosen = found[own - 1 :: count], chosen[own - 1 :: count]
+        if not found and not chosen:
+            raise CaptureError(f"--shard {own}/{count}: no text and no task is left for it",
+                               EXIT_USAGE)
+    records = canonical_records(settings.policies)
+    if chosen:
+        only_static(settings.policies)
+    if args.plan:
+        from .plan import plan_text
+
+        print(printable_lines(plan_text(found, chosen, load_model(), settings, folder)))
+        return 0
 
     @functools.cache
     def load():
@@ -175,59 +214,34 @@ def study(args: argparse.Namespace, load=None, show=None) -> int:
         folder.note_model(loaded)
         return loaded
 
-    named = flat(args.tasks, [])
-    for one in args.question or ():
-        if one not in QUESTIONS:
-            raise CaptureError(f"--question: found {one}, expected {' or '.join(QUESTIONS)}", EXIT_USAGE)
-    chosen = sheets(folder, [one for one in named if not is_benchmark(one)])
-    files = benchmarks.sheets(folder, [one for one in named if is_benchmark(one)], args.question,
-                              args.fraction, args.seed[0], args.scorer)
-    if args.shard:
-        own, count = args.shard
-        found, chosen, files = (one[own - 1 :: count] for one in (found, chosen, files))
-        if not found and not chosen and not files:
-            raise CaptureError(f"--shard {own}/{count}: no text and no task is left for it",
-                               EXIT_USAGE)
-    if not found and not chosen and not files:
-        raise CaptureError("--texts none: without --tasks there is nothing to study", EXIT_USAGE)
-    canonical_records(settings.policies)
-    if chosen or files:
-        only_static(settings.policies)
-    if args.plan:
-        from .plan import plan_text
-
-        print(printable_lines(plan_text(found, chosen, files, load_model(), settings, folder)))
-        return 0
     progress = Told(args.quiet, log="kvsim study")
     with folder.at_work(args.shard):
         folder.settle(settings.shared(args.model))
-        outcome = run_all(folder, found, load, settings, show or progress)
-        run_tasks(folder, chosen, load, settings, show or progress)
-        left_out: list[str] = []
-        benchmarks.run_benchmarks(folder, files, load, settings, show or progress, left_out.append)
+        failed = run_all(folder, found, load, settings, show or progress)
+        run_sheets(folder, chosen, load, settings, show or progress)
         progress.close()
         if not settings.keep_traces and not args.shard:
             shutil.rmtree(folder.traces, ignore_errors=True)
-        outcome.count_left_out((line.get("unserved", {}) for sheet in chosen
-                                for line in sheet.lines.read()), canonical_records(settings.policies))
-        for record, (why, count) in outcome.left_out.items():
-            print(printable(f"kvsim study: {record} left out of {counted(count, 'text')}: {why}"),
-                  file=sys.stderr)
-        for name, why in outcome.failed.items():
-            print(printable(f"kvsim study: {name} left out: {why}"), file=sys.stderr)
-        for line in left_out:
-            print(printable(f"kvsim study: {line}"), file=sys.stderr)
+        left_out = count_left_out(records, [
+            *(folder.unserved(one.name) for one in found),
+            *(line.get("unserved", {}) for sheet in chosen for line in sheet.lines.read())])
+        notes = [f"{record} left out of {counted(count, 'text')}: {why}"
+                 for record, (why, count) in left_out.items()]
+        notes += [f"{name} left out: {why}" for name, why in failed.items()]
+        notes += [note for sheet in chosen if (note := sheet.warning())]
         if strange:
-            print(printable(f"kvsim study: no UTF-8 text, left out: {', '.join(map(str, strange))}"),
-                  file=sys.stderr)
+            notes.append(f"no UTF-8 text, left out: {', '.join(map(str, strange))}")
+        for note in notes:
+            print(printable(f"kvsim study: {note}"), file=sys.stderr)
         # The lines of other shards may be half-written.
         paths = {} if args.shard else page.write(folder, args.reference, args.title, args.loss)
-    if not args.shard and not paths:
-        raise CaptureError("no text and no task could be run")
-    if not args.quiet and not args.shard:
-        print_tables(folder, args)
-        print(f"{paths['index.html']} written")
-    return len(outcome.failed)
+    if not args.shard:
+        if not paths:
+            raise CaptureError("no text and no task could be run")
+        if not args.quiet:
+            print_tables(folder, args)
+            print(f"{paths['index.html']} written")
+    return len(failed)
 
 
 def print_tables(folder, args: argparse.Namespace) -> None:
@@ -237,17 +251,17 @@ def print_tables(folder, args: argparse.Namespace) -> None:
         print(text)
 
 
-def join(args: argparse.Namespace) -> None:
-    from . import page
-    from .folder import Folder, merge
+def run(args: argparse.Namespace) -> int:
+    check_model(args)
+    if args.out is None and not args.plan:
+        raise CaptureError("-o DIR is missing: the folder of the study", EXIT_USAGE)
+    return 1 if study(args) else 0
 
-    folder = Folder(args.out)
-    with folder.at_work():
-        merge(args.studies, folder)
-        paths = page.write(folder, args.reference, args.title, args.loss)
-    if not paths:
-        raise CaptureError("no text or task of these studies is finished")
-    print(f"{paths['index.html']} written")
+
+def join(args: argparse.Namespace) -> None:
+    from .api import merge_studies
+
+    print(f"{merge_studies(args.studies, args.out, args.reference, args.title, args.loss).page} written")
 
 
 def show_tables(args: argparse.Namespace) -> None:
@@ -258,20 +272,13 @@ def show_tables(args: argparse.Namespace) -> None:
     print_tables(folder, args)
 
 
+#: Words behind `study`: what reads the options, and what works.
+WORDS = {"": (parser, run), "merge": (merge_parser, join), "tables": (tables_parser, show_tables)}
+
+
 def main(argv: list[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
-    if argv[:1] == ["merge"]:
-        given = merge_parser().parse_args(argv[1:])
-        return run_tool("kvsim study merge", lambda: join(given))
-    if argv[:1] == ["tables"]:
-        asked = tables_parser().parse_args(argv[1:])
-        return run_tool("kvsim study tables", lambda: show_tables(asked))
-    args = parser().parse_args(argv)
-
-    def work() -> int:
-        check_model(args)
-        if args.out is None and not args.plan:
-            raise CaptureError("-o DIR is missing: the folder of the study", EXIT_USAGE)
-        return 1 if study(args) else 0
-
-    return run_tool("kvsim study", work)
+    word = argv[0] if argv and argv[0] in WORDS else ""
+    options, work = WORDS[word]
+    args = options().parse_args(argv[1:] if word else argv)
+    return run_tool(f"kvsim study {word}".rstrip(), lambda: work(args))

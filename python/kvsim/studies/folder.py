@@ -154,10 +154,14 @@ class Folder:
         """Knowledge of the models, by name."""
         return _document(self.path / "models.json")
 
+    def finished(self) -> Iterator[tuple[Part, str, dict]]:
+        """Parts with their texts and what is known of them."""
+        for name, facts in self.facts().items():
+            yield from ((part, name, facts) for part in self.parts(name) if part.finished)
+
     def losses(self) -> pandas.DataFrame:
         """A row for every text, policy and budget that has been run (COLUMNS)."""
-        rows = [_rows(part, name, facts) for name, facts in self.facts().items()
-                for part in self.parts(name) if part.finished]
+        rows = [_rows(*one) for one in self.finished()]
         table = pandas.concat(rows, ignore_index=True) if rows else pandas.DataFrame(columns=list(COLUMNS))
         return table[list(COLUMNS)].drop_duplicates(["model", "text", "policy", "budget"], keep="last")
 
@@ -170,10 +174,16 @@ class Folder:
 
     def worst_steps(self, count: int) -> Iterator[dict]:
         """Of every text and policy the `count` steps of largest loss at the smallest budget."""
-        for name, facts in self.facts().items():
-            for part in self.parts(name):
-                if part.finished:
-                    yield from _worst_steps(part, name, facts, count)
+        for part, name, facts in self.finished():
+            later = facts["later_text"]
+            with xarray.open_dataset(part.loop, engine="h5netcdf", decode_times=False) as loop:
+                b = int(loop.budget.values.argmin())
+                for policy, kl in zip(loop.policy.values, loop.kl_divergence.values[:, b]):
+                    for t in kl.argsort()[::-1][:count]:
+                        yield {"model": facts["model"], "text": name, "policy": str(policy),
+                               "budget": str(loop.budget_label.values[b]), "kl": float(kl[t]),
+                               "before": "".join(later[max(0, t - 12) : t]), "token": later[t],
+                               "next": later[t + 1] if t + 1 < len(later) else ""}
 
 
 def _document(path: Path) -> dict:
@@ -211,35 +221,20 @@ def _rows(part: Part, name: str, facts: dict) -> pandas.DataFrame:
         **{one: np.broadcast_to(values, share.shape).reshape(-1) for one, values in columns.items()})
 
 
-def _worst_steps(part: Part, name: str, facts: dict, count: int) -> Iterator[dict]:
-    later = facts["later_text"]
-    with xarray.open_dataset(part.loop, engine="h5netcdf", decode_times=False) as loop:
-        b = int(loop.budget.values.argmin())
-        for p, policy in enumerate(loop.policy.values):
-            kl = loop.kl_divergence.values[p, b]
-            for t in kl.argsort()[::-1][:count]:
-                yield {"model": facts["model"], "text": name, "policy": str(policy),
-                       "budget": str(loop.budget_label.values[b]), "kl": float(kl[t]),
-                       "before": "".join(later[max(0, t - 12) : t]), "token": later[t],
-                       "next": later[t + 1] if t + 1 < len(later) else ""}
-
-
 def merge(folders: Iterable[str | os.PathLike], target: Folder) -> None:
     """One study of several: of other texts, other policies or other models, the same budgets.
 
     Files are linked where the disk can, else copied.
     """
     studies = [Folder(one) for one in folders]
-    settings = [one.settings() for one in studies]
-    for one, other in zip(studies[1:], settings[1:]):
+    first, *others = settings = [one.settings() for one in studies]
+    for one, other in zip(studies[1:], others):
         for name in ("budgets", "steps", "prompt_tokens"):
-            if other.get(name) != settings[0].get(name):
+            if other.get(name) != first.get(name):
                 raise DataError(f"{one.path}: {name} {other.get(name)}: found, expected "
-                                f"{settings[0].get(name)} as in {studies[0].path}")
-    models = {one.get("model") for one in settings}
-    joined = dict(settings[0])
-    if len(models) > 1:
-        joined["model"] = ", ".join(sorted(map(str, models)))
+                                f"{first.get(name)} as in {studies[0].path}")
+    models = {str(one.get("model")) for one in settings}
+    joined = first | {"model": ", ".join(sorted(models))}
     target.settle(joined)
     known_models = {name: told for one in [*studies, target] for name, told in one.models().items()}
     write_text(target.path / "models.json", json.dumps(known_models, indent=1) + "\n")

@@ -16,7 +16,7 @@ from ..plain import counted, csv_text
 from ..plots import lines, style
 from ..tasks import TASKS
 from ..whole import write_text
-from . import benchmarks, table, task_table
+from . import benchmarks, table
 from .folder import COLUMNS, Folder
 from .tasks import answers, solved
 
@@ -40,8 +40,8 @@ def write(folder: Folder, reference: str | None = None, title: str | None = None
                    "least_bytes.csv": by_policy(losses, loss)}
         body += about_texts(folder, tables, chosen)
     if not answered.empty:
-        right = task_table.accuracy(answered)
-        agreement = task_table.agreement(answered, losses)
+        right = table.accuracy(answered)
+        agreement = table.agreement(answered, losses)
         tables |= {"answers.csv": answered, "accuracy.csv": right, "agreement.csv": agreement,
                    "tried.csv": solved(folder)}
         body += about_tasks(right, agreement, tables["tried.csv"])
@@ -63,28 +63,26 @@ def write(folder: Folder, reference: str | None = None, title: str | None = None
 
 
 def about_texts(folder: Folder, tables: dict[str, pandas.DataFrame], reference: str) -> list[str]:
-    losses = tables["losses.csv"]
-    models = list(dict.fromkeys(losses.model))
+    names = ("losses.csv", "leaderboard.csv", "leaderboard_bytes.csv", "categories.csv", "least_bytes.csv")
+    losses, board, held, *_ = (tables[name] for name in names)
     evicts_later = table.held(losses) == "peak"   # then a budget is another number of bytes for some
-    body = [verdict(losses, tables["leaderboard_bytes.csv"], reference, " of the bytes")
-            if evicts_later else verdict(losses, tables["leaderboard.csv"], reference)]
-    for model in models:
-        own, board, held, categories, least = (one[one.model == model] for one in (
-            losses, *(tables[name] for name in ("leaderboard.csv", "leaderboard_bytes.csv",
-                                                "categories.csv", "least_bytes.csv"))))
-        if len(models) > 1:
+    body = [verdict(losses, held, reference, " of the bytes") if evicts_later
+            else verdict(losses, board, reference)]
+    for model in losses.model.unique():
+        own, board, held, categories, least = (
+            tables[name][tables[name].model == model] for name in names)
+        if losses.model.nunique() > 1:
             body.append(f"<h2>{escape(model)}</h2>")
-        texts = len(set(own.text))
         body += [f"<h2>Leaderboard: loss relative to {code(reference)}</h2>"
                  f"<p>Geometric mean over texts, 95 % interval over texts (from {table.LEAST_TEXTS} "
                  "texts on). Oracles know the future and come last. A policy that holds over a twentieth more "
                  "of the bytes than the budget gives (&gt;) or less (&lt;) is not compared there. Hold the mouse over a cell for its "
                  "worst text, nats and bytes.</p>",
-                 leaderboard(board, reference, "budget"), curves(board, reference, texts),
-                 by_bytes(own, held, reference, texts), least_bytes(least), "<h2>Every text</h2>",
+                 leaderboard(board, reference, "budget"),
+                 curves(board, reference, own.text.nunique(), "budget (share of the prompt, or entries kept)"),
+                 by_bytes(own, held, reference), least_bytes(least), "<h2>Every text</h2>",
                  every_text(own, reference), *each_category(categories, reference)]
-    return [*body, orders(losses, reference), worst_steps(folder),
-            method(tables["texts.csv"], losses)]
+    return [*body, worst_steps(folder), method(tables["texts.csv"], losses)]
 
 
 def is_hindsight(policy: str) -> bool:
@@ -120,6 +118,18 @@ def rows_of(head: Iterable[str], rows: Iterable[Iterable[Any]], reference: str =
                     + "</tr>" for row in map(tuple, rows))
     top = f"<tr>{cells(head, 'th')}</tr>" if head else ""
     return f'<div class="scroll"><table>{top}{lines}</table></div>'
+
+
+def listed(summary: str, rows: pandas.DataFrame, **heads: str) -> str:
+    """Some columns of a table below their heads, folded up where there is a summary."""
+    def cell(name: str, value: Any) -> str:
+        if isinstance(value, float):
+            return number(value)
+        return code(value) if name in ("policy", "other") else escape(str(value))
+
+    told = rows_of(heads.values(), (map(cell, heads, one) for one in
+                                    rows[list(heads)].itertuples(index=False)))
+    return fold(summary, told) if summary else told
 
 
 def grid(rows: pandas.DataFrame, budgets: list[str], policies: Iterable[str],
@@ -181,59 +191,46 @@ def drawn(board: pandas.DataFrame, reference: str) -> list[str]:
     return [*oracles, *chosen, *([reference] if reference not in chosen else [])]
 
 
-def _svg(figure) -> str:
-    """A figure as it stands in the page; ids of several do not meet."""
+def curves(board: pandas.DataFrame, reference: str, texts: int, label: str,
+           title: str = "Loss by budget", at: str = "") -> str:
+    """A line per policy over budgets, the band of the best one, as SVG."""
+    style.use()
+    matplotlib.rcParams["svg.hashsalt"] = title   # the same study gives the same page; ids do not meet
+    policies = drawn(board, reference)
+    cells = {(one.policy, table.budget_key(one.budget)): (one.relative, one.low, one.high)
+             for one in board.itertuples()}
+    fig, axes = style.frame(
+        title, f"KL divergence relative to {reference}{at}; geometric mean over {counted(texts, 'text')}; "
+        "band: 95 % interval of the best", 1, 1, 3.0, (), (label, f"loss relative to {reference} (log scale)"))
+    best = policies[1 if is_hindsight(policies[0]) else 0]
+    lines.over_budgets(axes.flat[0], sorted({at for _, at in cells}), policies, (best,),
+                       lambda policy, at: cells.get((policy, at)))
     text = io.StringIO()
-    style.settle(figure)
-    figure.savefig(text, format="svg", bbox_inches="tight", metadata={"Date": None})
-    style.close(figure)
+    style.settle(fig)
+    fig.savefig(text, format="svg", bbox_inches="tight", metadata={"Date": None})
+    style.close(fig)
     drawing = text.getvalue()
     return f'<div class="scroll">{drawing[drawing.index("<svg"):]}</div>'
 
 
-def _lines(board: pandas.DataFrame, reference: str, title: str, subtitle: str, label: str) -> str:
-    """A line per policy over budgets, the band of the best one."""
-    style.use()
-    matplotlib.rcParams["svg.hashsalt"] = title   # the same study gives the same page
-    policies = drawn(board, reference)
-    cells = {(one.policy, table.budget_key(one.budget)): (one.relative, one.low, one.high)
-             for one in board.itertuples()}
-    fig, axes = style.frame(title, subtitle, 1, 1, 3.0, (),
-                            (label, f"loss relative to {reference} (log scale)"))
-    best = policies[1 if is_hindsight(policies[0]) else 0]
-    lines.over_budgets(axes.flat[0], sorted({at for _, at in cells}), policies, (best,),
-                       lambda policy, at: cells.get((policy, at)))
-    return _svg(fig)
-
-
-def curves(board: pandas.DataFrame, reference: str, texts: int) -> str:
-    return _lines(board, reference, "Loss by budget",
-                  f"KL divergence relative to {reference}; geometric mean over {counted(texts, 'text')}; band: "
-                  "95 % interval of the best", "budget (share of the prompt, or entries kept)")
-
-
-def by_bytes(losses: pandas.DataFrame, held: pandas.DataFrame, reference: str, texts: int) -> str:
+def by_bytes(losses: pandas.DataFrame, held: pandas.DataFrame, reference: str) -> str:
     """Policies that hold scales, biases or slots beside entries hold more bytes than their budget,
     those that quantise fewer."""
     column = table.held(losses)
-    base = losses[losses.policy == reference].set_index(["text", "budget"])[column]
-    ratio = losses[column] / base.reindex(pandas.MultiIndex.from_frame(losses[["text", "budget"]])).values
-    others = [policy for policy, own in ratio.groupby(losses.policy, sort=False)
-              if (own - 1).abs().max() > table.SAME_BYTES]
-    said = ("All policies hold the same bytes at the same budget: this says what the first one says."
-            if not others else "At the same budget these hold other bytes: " + ", ".join(
-                f"<code>{escape(one)}</code>" for one in others) + ".")
     of = {"bytes": "the full cache's bytes, of the prompt",
           "peak": "the full cache's bytes at the end of the answer, since some policies evict later "
                   "tokens, too"}[column]
+    wide = losses.pivot(index=["text", "budget"], columns="policy", values=column)
+    base = wide[reference] if reference in wide else math.nan
+    apart = (wide.div(base, axis=0) - 1).abs().max() > table.SAME_BYTES
+    others = [policy for policy in losses.policy.unique() if apart[policy]]
+    said = ("At the same budget these hold other bytes: " + ", ".join(map(code, others)) + "." if others else
+            "All policies hold the same bytes at the same budget: this says what the first one says.")
     return (f"<h2>Leaderboard by bytes held</h2><p>{said} Columns are shares of {of}. Between"
             " a policy's own points its loss is interpolated (linear in the logarithms).</p>"
-            f"<details{' open' if others else ''}><summary>table and figure</summary>"
-            + leaderboard(held, reference, "bytes")
-            + _lines(held, reference, "Loss by bytes held",
-                     f"KL divergence relative to {reference} at the same bytes; geometric mean over "
-                     f"{counted(texts, 'text')}; band: 95 % interval of the best",
-                     "bytes held, share of the full cache's") + "</details>")
+            + fold("table and figure", leaderboard(held, reference, "bytes") + curves(
+                held, reference, losses.text.nunique(), "bytes held, share of the full cache's",
+                "Loss by bytes held", " at the same bytes"), bool(others)))
 
 
 def each_category(boards: pandas.DataFrame, reference: str) -> list[str]:
@@ -252,9 +249,7 @@ def least_bytes(least: pandas.DataFrame) -> str:
     return (f"<h2>The least bytes for a loss of {least.loss.iloc[0]:g} nats</h2>"
             "<p>Share of the full cache's bytes, median over texts, between budgets by lines in "
             "logarithms. A dash: on half of the texts or more no budget comes so low.</p>"
-            + rows_of(("policy", "bytes", "texts"), (
-                (code(one.policy), number(one.bytes), f"{one.reached} of {one.texts}")
-                for one in order.itertuples())))
+            + listed("", order, policy="policy", bytes="bytes", reached="reached on", texts="of texts"))
 
 
 def every_text(losses: pandas.DataFrame, reference: str) -> str:
@@ -277,18 +272,6 @@ def _shaded(log: float) -> str:
     depth = min(abs(log) / math.log(4), 1) * 0.45
     colour = "0,138,100" if log < 0 else "213,94,0"
     return f'<td style="background:rgba({colour},{depth:.2f})">{number(math.exp(log))}</td>'
-
-
-def orders(losses: pandas.DataFrame, reference: str) -> str:
-    """Do texts that people wrote order policies as the others do?"""
-    found = table.ranks_by_category(losses, reference)
-    if found.empty or len(set(losses.policy)) < 3:
-        return ""
-    return ("<h2>Do categories of texts agree on the order?</h2><p>Spearman's rank correlation of "
-            "the policies' geometric means: 1 is the same order.</p>"
-            + rows_of(("categories", "budget", "Spearman", "policies"), (
-                (f"{escape(one.category)}; {escape(one.other)}", escape(one.budget),
-                 number(one.spearman), one.policies) for one in found.itertuples())))
 
 
 def worst_steps(folder: Folder) -> str:
@@ -334,7 +317,7 @@ def method(texts: pandas.DataFrame, losses: pandas.DataFrame) -> str:
 
 def named(task: str) -> str:
     """A task with what it is."""
-    return "all tasks" if task == task_table.ALL else f"{task}: {TASKS[task].meaning}" if task in TASKS else task
+    return "all tasks" if task == table.ALL else f"{task}: {TASKS[task].meaning}" if task in TASKS else task
 
 
 def about_tasks(right: pandas.DataFrame, agreement: pandas.DataFrame,
@@ -345,11 +328,20 @@ def about_tasks(right: pandas.DataFrame, agreement: pandas.DataFrame,
     for model, own in right.groupby("model", sort=False):
         if right.model.nunique() > 1:
             body.append(f"<h2>{escape(model)}</h2>")
-        body += [accuracy_table(own[(own.task == task_table.ALL) & (own.question == task_table.ALL)])]
+        body += [accuracy_table(own[(own.task == table.ALL) & (own.question == table.ALL)])]
         body += [fold(f"{escape(named(task))}; question {question}", accuracy_table(rows))
                  for (task, question), rows in own.groupby(["task", "question"], sort=False)
-                 if question != task_table.ALL]
-    return [*body, task_orders(agreement), tried(solved)]
+                 if question != table.ALL]
+    orders = table.sorted_by(agreement[agreement.question == table.ALL], ["model", "by", "task", "budget"])
+    if len(orders):
+        body += ["<h2>Does KL order policies as tasks do?</h2><p>Spearman's rank correlation of accuracy "
+                 "with less loss, over policies. Of pairs of policies that the task tells apart: the share "
+                 "of which the one with less loss answers more right. Loss over the answers of the tasks, "
+                 "or over the texts of this study.</p>",
+                 listed("by task and budget", orders, task="task", budget="budget", by="loss over",
+                        spearman="Spearman", told_apart="told apart", alike="same order")]
+    return [*body, listed("instances tried, and answered right with the full cache", solved,
+                          task="task", question="question", tried="tried", solved="right")]
 
 
 def about_benchmarks(scores: pandas.DataFrame, tests: pandas.DataFrame) -> list[str]:
@@ -358,19 +350,17 @@ def about_benchmarks(scores: pandas.DataFrame, tests: pandas.DataFrame) -> list[
             "95 % interval (Wilson, questions of one prompt counted together).</p>"]
     keys = ["model", "benchmark", "question"]
     for (model, name, way), own in scores.groupby(keys, sort=False):
-        every = own[own.task == task_table.ALL]
+        every = own[own.task == table.ALL]
         body.append(f"<h2>{escape(model)}, {escape(name)}, question {way}</h2><p>"
                     f"{every.questions.max()} questions about {every.prompts.max()} prompts; the full "
                     f"cache has {every.full.max():.3f}.</p>{means(every, 'score', 3)}")
         body += [fold(f"{escape(task)}; full cache {rows.full.max():.3f}", means(rows, "score", 3))
-                 for task, rows in own.groupby("task", sort=False) if task != task_table.ALL]
+                 for task, rows in own.groupby("task", sort=False) if task != table.ALL]
         pairs = tests[(tests[keys] == (model, name, way)).all(axis=1)]
         apart = pairs[pairs.told_apart]
-        body.append(fold(
-            f"{len(apart)} of {len(pairs)} pairs of policies differ (paired over prompts, Holm's "
-            "correction)", rows_of(("policy", "other", "budget", "difference", "p"), (
-                (code(one.policy), code(one.other), escape(one.budget), f"{one.difference:+.3f}",
-                 f"{one.p:.2g}") for one in apart.itertuples()))))
+        body.append(listed(
+            f"{len(apart)} of {len(pairs)} pairs of policies differ (paired over prompts, Holm's correction)",
+            apart, policy="policy", other="other", budget="budget", difference="difference", p="p"))
     return body
 
 
@@ -388,29 +378,3 @@ def means(rows: pandas.DataFrame, value: str, digits: int) -> str:
 
     order = rows.groupby("policy")[value].mean().sort_values(ascending=False, kind="stable").index
     return grid(rows, list(dict.fromkeys(rows.budget)), order, cell)
-
-
-def task_orders(agreement: pandas.DataFrame) -> str:
-    """Does the loss order policies as the tasks do?"""
-    rows = table.sorted_by(agreement[agreement.question == task_table.ALL], ["model", "by", "task", "budget"])
-    if rows.empty:
-        return ""
-
-    def line(one) -> tuple:
-        alike = "–" if math.isnan(one.alike) else f"{100 * one.alike:.0f} % of {one.told_apart}"
-        rank = "–" if math.isnan(one.spearman) else f"{one.spearman:.2f}"
-        return escape(one.task), escape(one.budget), one.by, rank, alike
-
-    return ("<h2>Does KL order policies as tasks do?</h2><p>Spearman's rank correlation of accuracy "
-            "with less loss, over policies. Of pairs of policies that the task tells apart: the share "
-            "of which the one with less loss answers more right. Loss over the answers of the tasks, "
-            "or over the texts of this study.</p>"
-            + fold("by task and budget", rows_of(
-                ("task", "budget", "loss over", "Spearman", "same order"),
-                map(line, rows.itertuples()))))
-
-
-def tried(solved: pandas.DataFrame) -> str:
-    return fold("instances tried, and answered right with the full cache", rows_of(
-        ("task", "question", "tried", "right"), (
-            (escape(one.task), one.question, one.tried, one.solved) for one in solved.itertuples())))

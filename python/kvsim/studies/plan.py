@@ -17,61 +17,58 @@ from .run import (canonical_records, close_loop, is_static, missing, record_text
 from .settings import Settings
 from .sources import Source, passage
 from .tasks import Sheet, run_instance
-from .tasks import missing as instances_left
 
 REPLAYED_LAYERS = 4   # of a trace, about: the others take as long
 TRIES = 3             # instances, until the full cache answers one right
 
 
-def plan_text(found: list[Source], chosen: list[Sheet], files: list, loaded, settings: Settings,
-              folder: Folder) -> str:
+def plan_text(found: list[Source], chosen: list, loaded, settings: Settings, folder: Folder) -> str:
     """How much of the study is left, and what it takes."""
-    left = {one.name: len(missing(folder, one.name, settings.policies)) for one in found}
-    runs = sum(left.values()) * len(settings.budgets)
-    pairs = len(found) * len(settings.policies) * len(settings.budgets)
-    texts = sum(count > 0 for count in left.values())
+    lacks = {one: missing(folder, one.name, settings.policies) for one in found}
+    work = [one for one in found if lacks[one]]
+    runs, all_ = (len(settings.budgets) * sum(map(len, ones)) for ones in (
+        lacks.values(), [settings.policies] * len(found)))
     shape = shape_of(loaded)
     sizes = settings.prompt_tokens, settings.steps
     trace = trace_bytes(shape, *sizes, len(settings.probes))
-    kept = runs * kept_bytes(shape, *sizes)
     memory = memory_bytes(shape, *sizes, loaded.model.dtype.itemsize, rows_at_once(loaded.model.device))
     lines = [f"{counted(len(found), 'text')}, {counted(len(settings.policies), 'policy', 'policies')}, "
-             f"{counted(len(settings.budgets), 'budget')}: {counted(pairs, 'run')} of the model, {runs} "
-             "of them left"]
+             f"{counted(len(settings.budgets), 'budget')}: {counted(all_, 'run')} of the model, {runs} of them left"]
     total, measured, refused = 0.0, [], {}
     for one in found:
-        if not left[one.name]:
+        if one not in work:
             refused |= folder.unserved(one.name)
-    if texts:
-        first = next(one for one in found if left[one.name])
-        tried = of_text(first, loaded, settings, missing(folder, first.name, settings.policies))
+    if work:
+        tried = of_text(work[0], loaded, settings, lacks[work[0]])
         refused |= tried.refused
-        total += texts * (tried.capture + tried.replay) + tried.run * (
-            runs - texts * len(tried.refused) * len(settings.budgets))
-        measured.append(f"{first.name}: capture {tried.capture:.1f} s, replay {tried.replay:.1f} s, a "
+        total += len(work) * (tried.capture + tried.replay) + tried.run * (
+            runs - len(work) * len(tried.refused) * len(settings.budgets))
+        measured.append(f"{work[0].name}: capture {tried.capture:.1f} s, replay {tried.replay:.1f} s, a "
                         f"policy and budget {tried.run:.2f} s")
-    if chosen:
+    tasks = [one for one in chosen if isinstance(one, Sheet)]
+    if tasks:
         records = canonical_records(settings.policies)
-        instances, answers = answers_left(chosen, records, settings)
-        lines.append(f"{counted(len(chosen), 'task')}, {counted(settings.instances, 'instance')} "
+        instances, answers = answers_left(tasks, records, settings)
+        lines.append(f"{counted(len(tasks), 'task')}, {counted(settings.instances, 'instance')} "
                      f"each: at least {counted(answers, 'answer')} left")
         if instances:
-            seconds, name = of_instance(chosen, records, loaded, settings)
+            seconds, name = of_instance(tasks, records, loaded, settings)
             total += instances * seconds
             measured.append(f"{name}: {seconds:.1f} s")
-    for sheet in files:
-        rows = len(sheet.benchmark.rows)
-        count = rows * len(settings.policies) * len(settings.budgets)
-        lines.append(f"{sheet.name}: {counted(rows, 'question')}, {counted(count, 'answer')}; their time "
-                     "is not in the next line")
-    lines += [f"about {duration(total)} on {loaded.model.device}"
-              + (f", where others take as long as what was tried now ({'; '.join(measured)})"
-                 if measured else ""),
-              f"disk: {trace / 1e6:.0f} MB for a trace" + (
-                  f", {texts} of them kept" if settings.keep_traces else ", one at a time")
-              + f"; at most {kept / 1e6:.0f} MB of results",
-              f"memory: about {memory / GB:.1f} GB, and one for the libraries"]
-    return "\n".join(lines + [f"{one} will be left out: {why}" for one, why in refused.items()])
+    for sheet in chosen:
+        if sheet not in tasks:
+            rows = len(sheet.benchmark.rows)
+            count = rows * len(settings.policies) * len(settings.budgets)
+            lines.append(f"{sheet.name}: {counted(rows, 'question')}, {counted(count, 'answer')}; their time "
+                         "is not in the next line")
+    tries = f", where others take as long as what was tried now ({'; '.join(measured)})" if measured else ""
+    kept = f"{len(work)} of them kept" if settings.keep_traces else "one at a time"
+    return "\n".join([
+        *lines, f"about {duration(total)} on {loaded.model.device}{tries}",
+        f"disk: {trace / 1e6:.0f} MB for a trace, {kept}; at most "
+        f"{runs * kept_bytes(shape, *sizes) / 1e6:.0f} MB of results",
+        f"memory: about {memory / GB:.1f} GB, and one for the libraries",
+        *(f"{one} will be left out: {why}" for one, why in refused.items())])
 
 
 @dataclass
@@ -128,18 +125,17 @@ def of_text(source: Source, loaded, settings: Settings, wanted: list[str]) -> Tr
 def of_instance(chosen: list[Sheet], records: list[str], loaded, settings: Settings) -> tuple[float, str]:
     """Seconds of the first instance left that the full cache answers right, or of the last one tried,
     and its name."""
-    seconds, name = 0.0, ""
-    sheet = next(one for one in chosen if next(instances_left(one, records, settings.instances), None))
-    number, lacks = next(instances_left(sheet, records, settings.instances))
+    sheet, (number, lacks, *_) = next((sheet, left) for sheet in chosen
+                                      for left in sheet.left(records, settings.instances))
+    policies = [settings.policies[at] for at in lacks]
     with tempfile.TemporaryDirectory(prefix="kvsim-plan-") as place:
         for other in range(number, number + TRIES):
             begin = time.monotonic()
-            line = run_instance(Folder(place), sheet, loaded, settings, other,
-                                [settings.policies[i] for i in lacks])
-            seconds, name = time.monotonic() - begin, f"{sheet.name} {other}"
+            line = run_instance(Folder(place), sheet, loaded, settings, other, policies)
+            seconds = time.monotonic() - begin
             if line["solved"]:
                 break
-    return seconds, name
+    return seconds, f"{sheet.name} {other}"
 
 
 def answers_left(chosen: list[Sheet], records: list[str], settings: Settings) -> tuple[int, int]:

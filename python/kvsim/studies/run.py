@@ -1,10 +1,7 @@
 """Works a study off: capture, replay, closed loop, text by text; what is finished is not run again."""
 
 import json
-import math
-import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..errors import Error
@@ -30,12 +27,6 @@ def missing(folder: Folder, name: str, policies: list[str]) -> list[str]:
     return [typed for typed, record in zip(policies, canonical) if record not in have]
 
 
-def say(tell: Callable[[str, float, float], None], what: str, done: float, begin: float) -> None:
-    """Tells what is worked on, the share that is done, and the seconds left of work begun at `begin`."""
-    spent = time.monotonic() - begin
-    tell(what, done, spent / done - spent if done > 0 else math.nan)
-
-
 def canonical_records(policies: list[str]) -> list[str]:
     """How results name these records. A function in a file is named as it is typed."""
     return [one if one.startswith("python:") else described(one)["canonical"] for one in policies]
@@ -56,34 +47,32 @@ def unserved(trace: Path, policies: list[str], budgets: list[str]) -> dict[str, 
             for policy, (_, fault) in answers(trace, asked, budgets).items() if fault}
 
 
+def by_record(refused: dict[str, str]) -> dict[str, str]:
+    return {described(one)["canonical"]: why for one, why in refused.items()}
+
+
 def run_text(folder: Folder, source: Source, loaded, settings: Settings, tell: Tell) -> None:
     """Does the rest of one text. Policies that its trace cannot serve are noted, and left out."""
     wanted = missing(folder, source.name, settings.policies)
-    if not wanted:
-        return
     trace = folder.traces / f"{source.name}.h5"
-    begun = next((one for one in folder.parts(source.name) if not one.finished), None)
     first = None
     if not (trace.is_file() and folder.facts_file(source.name).is_file()):
         first = capture(folder, source, loaded, settings, trace, tell)
     refused = unserved(trace, wanted, settings.budgets)
     if refused:
-        folder.leave_out(source.name, {described(one)["canonical"]: why
-                                       for one, why in refused.items()})
+        folder.leave_out(source.name, by_record(refused))
         wanted = [one for one in wanted if one not in refused]
-    if not wanted:
-        if not settings.keep_traces:
-            trace.unlink()
-        return
-    if begun is not None and set(begun.policies()) != set(canonical_records(wanted)):
-        begun.results.unlink()   # of an interrupted run with other policies
-        begun = None
-    part = begun or folder.next_part(source.name)
-    if begun is None:
-        tell(f"{source.name}: replay", 0.1)
-        replay_text(trace, part.results, wanted, settings)
-    close_loop(trace, part, loaded, first, settings, lambda share: tell(
-        f"{source.name}: closed loop", 0.25 + 0.75 * share))
+    if wanted:
+        part = next((one for one in folder.parts(source.name) if not one.finished), None)
+        if part and set(part.policies()) != set(canonical_records(wanted)):
+            part.results.unlink()   # of an interrupted run with other policies
+            part = None
+        if part is None:
+            tell(f"{source.name}: replay", 0.1)
+            part = folder.next_part(source.name)
+            replay_text(trace, part.results, wanted, settings)
+        close_loop(trace, part, loaded, first, settings, lambda share: tell(
+            f"{source.name}: closed loop", 0.25 + 0.75 * share))
     if not settings.keep_traces:
         trace.unlink()
 
@@ -136,41 +125,29 @@ def close_loop(trace: Path, part: Part, loaded, first, settings: Settings,
     command.run(args, words, loaded, first)
 
 
-@dataclass
-class Outcome:
-    """Fate of the texts of one run."""
-
-    finished: list[str] = field(default_factory=list)
-    failed: dict[str, str] = field(default_factory=dict)   # name -> why, in one line
-    # Of policies that texts could not serve: record -> why, and of how many texts.
-    left_out: dict[str, tuple[str, int]] = field(default_factory=dict)
-
-    def count_left_out(self, refused: Iterable[dict[str, str]], records: list[str]) -> None:
-        """`refused`: of each text or instance, record -> why."""
-        for one in refused:
-            for record in one:
-                if record in records:
-                    why, texts = self.left_out.get(record, (one[record], 0))
-                    self.left_out[record] = why, texts + 1
+def count_left_out(records: list[str], refused: Iterable[dict[str, str]]) -> dict[str, tuple[str, int]]:
+    """Of policies that texts could not serve: record -> why, and of how many texts. `refused`: of each
+    text or instance, record -> why."""
+    found: dict[str, tuple[str, int]] = {}
+    for one in refused:
+        for record in filter(records.__contains__, one):
+            why, texts = found.get(record, (one[record], 0))
+            found[record] = why, texts + 1
+    return found
 
 
 def run_all(folder: Folder, found: list[Source], load: Callable[[], object], settings: Settings,
-            tell: Callable[[str, float, float], None]) -> Outcome:
-    """All texts; one that cannot be run is named and left out. `tell(what, share, seconds left)`."""
-    outcome = Outcome()
+            tell: Tell) -> dict[str, str]:
+    """All texts; those that cannot be run are left out: name -> why, in one line."""
+    failed = {}
     work = [one for one in found if missing(folder, one.name, settings.policies)]
-    outcome.finished += [one.name for one in found if one not in work]
     loaded = load() if work else None
-    begin = time.monotonic()
     for number, source in enumerate(work):
         def said(what: str, share: float, number: int = number) -> None:
-            say(tell, f"[{number + 1}/{len(work)}] {what}", (number + share) / len(work), begin)
+            tell(f"[{number + 1}/{len(work)}] {what}", (number + share) / len(work))
 
         try:
             run_text(folder, source, loaded, settings, said)
-            outcome.finished.append(source.name)
         except (Error, RuntimeError, MemoryError) as error:
-            outcome.failed[source.name] = (str(error).splitlines() or [type(error).__name__])[0]
-    outcome.count_left_out((folder.unserved(one.name) for one in found),
-                           canonical_records(settings.policies))
-    return outcome
+            failed[source.name] = (str(error).splitlines() or [type(error).__name__])[0]
+    return failed

@@ -1,6 +1,7 @@
 """The tables that a study ends with: policies by budgets, for the terminal or to paste."""
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,10 +10,10 @@ import pandas
 from .. import ranking
 from ..plain import counted
 from ..table_text import table_text
-from . import benchmarks, table, task_table
+from . import benchmarks, table
 from .folder import Folder
 from .page import is_hindsight, number
-from .tasks import answers
+from .tasks import Lines, answers
 
 PAPER_MARKS = "bold: best at its budget; †: not told apart from it"
 TEXT_MARKS = "* best at its budget; ~ not told apart from it"
@@ -20,44 +21,89 @@ TEXT_MARKS = "* best at its budget; ~ not told apart from it"
 
 def tables(folder: Folder, form: str, reference: str | None = None) -> Iterator[str]:
     """All that the study has numbers for."""
-    marks = TEXT_MARKS if form == "text" else PAPER_MARKS
+    printed = Printed(folder, form)
     losses = folder.losses()
     if not losses.empty:
         chosen = table.reference_of(losses, reference)
         for model, own in losses.groupby("model", sort=False):
-            yield losses_text(folder, str(model), own, chosen, form, marks)
-    answered = answers(folder)
-    for model, own in answered.groupby("model", sort=False):
-        yield accuracy_text(folder, str(model), own, form, marks)
-    asked = benchmarks.outcomes(folder)
-    for (model, name, way), own in asked.groupby(["model", "benchmark", "question"], sort=False):
-        yield scores_text(folder, str(model), str(name), str(way), own, form, marks)
+            yield printed.losses(str(model), own, chosen)
+    for model, own in answers(folder).groupby("model", sort=False):
+        yield printed.accuracy(str(model), own)
+    for keys, own in benchmarks.outcomes(folder).groupby(["model", "benchmark", "question"], sort=False):
+        yield printed.scores(*map(str, keys), own)
 
 
-def losses_text(folder: Folder, model: str, losses: pandas.DataFrame, reference: str, form: str,
-                marks: str) -> str:
-    """The leaderboard: losses relative to the reference's."""
-    board = table.leaderboard(losses, reference)
-    held = board.set_index(["policy", "budget"]).held.to_dict()
-    marked = marks_of(losses.assign(kl=losses.kl.clip(lower=table.LEAST)), "kl", "text", held, scale="log")
-    there = set(table.competing(board).policy)
-    order = sorted(dict.fromkeys(board.policy), key=lambda one: (
-        is_hindsight(one), one not in there, board[board.policy == one].relative.mean()))
-    texts = losses.drop_duplicates("text")
-    facts = folder.facts()
-    return grid(
-        board, order, cell=lambda one: number(one.relative) + interval(one.low, one.high, number),
-        marked=marked, form=form,
-        title=f"Loss (KL divergence) of {model} relative to {reference}, geometric mean over texts "
-              "[95 % interval]; lower is better",
-        notes=[f"{marks} (95 % interval over texts)",
-               "> holds over a twentieth more of the bytes than the budget gives, < less: not ranked there",
-               "hindsight (oracle) is not ranked"],
-        provenance=provenance(
-            folder, model, texts=list(map(str, texts.text)), n=counted(len(texts), "text"),
+@dataclass
+class Printed:
+    """The tables of a study in one form."""
+
+    folder: Folder
+    form: str
+
+    def losses(self, model: str, losses: pandas.DataFrame, reference: str) -> str:
+        """The leaderboard: losses relative to the reference's."""
+        board = table.leaderboard(losses, reference)
+        held = board.set_index(["policy", "budget"]).held.to_dict()
+        there = set(table.competing(board).policy)
+        order = sorted(dict.fromkeys(board.policy), key=lambda one: (
+            is_hindsight(one), one not in there, board[board.policy == one].relative.mean()))
+        texts = losses.drop_duplicates("text")
+        facts = self.folder.facts()
+        return self.table(
+            board, order, lambda one: number(one.relative) + interval(one, number),
+            marks_of(losses.assign(kl=losses.kl.clip(lower=table.LEAST)), "kl", "text", held, scale="log"),
+            f"Loss (KL divergence) of {model} relative to {reference}, geometric mean over texts "
+            "[95 % interval]; lower is better",
+            ["(95 % interval over texts)",
+             "> holds over a twentieth more of the bytes than the budget gives, < less: not ranked there",
+             "hindsight (oracle) is not ranked"],
+            model=model, texts=list(map(str, texts.text)), n=counted(len(texts), "text"),
             prompt=ends(texts.prompt_tokens), later=ends(texts.later_tokens),
             seeds=sorted({str(facts[one]["seed"]) for one in texts.text
-                          if facts.get(one, {}).get("seed") is not None}) or ["0"]))
+                          if facts.get(one, {}).get("seed") is not None}) or ["0"])
+
+    def accuracy(self, model: str, answered: pandas.DataFrame) -> str:
+        """How often answers stay right, all tasks together."""
+        right = table.accuracy(answered)
+        right = right[(right.task == table.ALL) & (right.question == table.ALL)]
+        named = table.with_instances(answered)
+        return self.table(
+            right, best_first(right, "accuracy"),
+            lambda one: f"{one.accuracy:.2f}" + interval(one, "{:.2f}".format),
+            marks_of(named, "right", "instance", scale="share", more_is_better=True),
+            f"Right answers of {model}, of those that the full cache gives right, all tasks [95 % interval]",
+            ["(95 % interval over instances)"], model=model, texts=sorted(set(answered.task)), seeds=["0"],
+            n=counted(named.instance.nunique(), "instance"))
+
+    def scores(self, model: str, name: str, way: str, asked: pandas.DataFrame) -> str:
+        """Scores of a benchmark, all tasks of a file together."""
+        found = benchmarks.scores(asked)
+        found = found[found.task == table.ALL]
+        head = next(iter(Lines(self.folder.benchmarks / f"{name}-{way}.jsonl").read()), {})
+        return self.table(
+            found, best_first(found, "score"),
+            lambda one: f"{one.score:.3f}" + interval(one, "{:.2f}".format),
+            score_marks(found, benchmarks.score_tests(asked)),
+            f"Mean score of {model} on {name}, question {way}, all questions of the file "
+            f"[95 % interval over prompts]; the full cache has {found.full.max():.3f}",
+            ["(paired over prompts, Holm's correction at 5 %)"],
+            model=model, texts=sorted(set(asked.task)), seeds=[str(head.get("seed", 0))],
+            n=f"{counted(int(found.questions.max()), 'question')} about "
+              f"{counted(int(found.prompts.max()), 'prompt')}")
+
+    def table(self, rows: pandas.DataFrame, order: list[str], cell: Callable[[Any], str],
+              marked: Mapping[tuple[str, str], str], title: str, notes: list[str], *, model: str,
+              **told: Any) -> str:
+        """A grid with its marks explained, and with a caption on the numbers (docs/cli.md 2.3)."""
+        known = self.folder.models().get(model, {})
+        versions = {"kvsim": known.get("kvsim_version", ""), **known.get("libraries", {})}
+        return grid(
+            rows, order, cell=cell, marked=marked, form=self.form, title=title,
+            notes=[f"{TEXT_MARKS if self.form == 'text' else PAPER_MARKS} {notes[0]}", *notes[1:]],
+            provenance={"model": model, "revision": known.get("model_revision", ""),
+                        "source": known.get("model_source", ""), "dtype": known.get("model_dtype", ""),
+                        "versions": ", ".join(f"{one} {own}" for one, own in versions.items() if own),
+                        **told})
 
 
 def marks_of(rows: pandas.DataFrame, column: str, unit: str, held: Mapping[tuple, float] | None = None,
@@ -82,45 +128,6 @@ def why_apart(policy: str, held: float) -> int:
     return {">": ranking.HOLDS_MORE, "<": ranking.HOLDS_LESS}.get(table.off_budget(held), ranking.RANKED)
 
 
-def accuracy_text(folder: Folder, model: str, answered: pandas.DataFrame, form: str,
-                  marks: str) -> str:
-    """How often answers stay right, all tasks together."""
-    right = task_table.accuracy(answered)
-    right = right[(right.task == task_table.ALL) & (right.question == task_table.ALL)]
-    named = answered.assign(instance=answered.task + " " + answered.question + " "
-                            + answered.number.astype(str))
-    asked = named.drop_duplicates("instance")
-    return grid(
-        right, best_first(right, "accuracy"), form=form,
-        cell=lambda one: f"{one.accuracy:.2f}" + interval(one.low, one.high, "{:.2f}".format),
-        marked=marks_of(named, "right", "instance", scale="share", more_is_better=True),
-        title=f"Right answers of {model}, of those that the full cache gives right, all tasks "
-              "[95 % interval]",
-        notes=[f"{marks} (95 % interval over instances)"],
-        provenance=provenance(folder, model, texts=sorted(set(answered.task)), seeds=["0"],
-                              n=counted(len(asked), "instance")))
-
-
-def scores_text(folder: Folder, model: str, name: str, way: str, asked: pandas.DataFrame, form: str,
-                marks: str) -> str:
-    """Scores of a benchmark, all tasks of a file together."""
-    found = benchmarks.scores(asked)
-    found = found[found.task == benchmarks.ALL]
-    tests = benchmarks.score_tests(asked)
-    head = benchmarks.head_of(folder, name, way)
-    questions, prompts = found.questions.max(), found.prompts.max()
-    return grid(
-        found, best_first(found, "score"), form=form,
-        cell=lambda one: f"{one.score:.3f}" + interval(one.low, one.high, "{:.2f}".format),
-        marked=score_marks(found, tests),
-        title=f"Mean score of {model} on {name}, question {way}, all questions of the file "
-              f"[95 % interval over prompts]; the full cache has {found.full.max():.3f}",
-        notes=[f"{marks} (paired over prompts, Holm's correction at 5 %)"],
-        provenance=provenance(
-            folder, model, texts=sorted(set(asked.task)), seeds=[str(head.get("seed", 0))],
-            n=f"{counted(int(questions), 'question')} about {counted(int(prompts), 'prompt')}"))
-
-
 def score_marks(scores: pandas.DataFrame, tests: pandas.DataFrame) -> dict[tuple[str, str], str]:
     """The best of each budget, and what the paired tests do not tell apart from it."""
     found = {}
@@ -143,21 +150,12 @@ def best_first(rows: pandas.DataFrame, by: str) -> list[str]:
     return sorted(means.index, key=lambda one: (is_hindsight(one), -means[one]))
 
 
-def interval(low: float, high: float, shown: Callable[[float], str]) -> str:
-    return f" [{shown(low)}, {shown(high)}]" if np.isfinite(low) else ""
+def interval(row: Any, shown: Callable[[float], str]) -> str:
+    return f" [{shown(row.low)}, {shown(row.high)}]" if np.isfinite(row.low) else ""
 
 
 def ends(numbers: pandas.Series) -> list[int]:
     return [int(numbers.min()), int(numbers.max())]
-
-
-def provenance(folder: Folder, model: str, **told: Any) -> dict[str, Any]:
-    """Words of a caption on the numbers (docs/cli.md 2.3)."""
-    known = folder.models().get(model, {})
-    versions = {"kvsim": known.get("kvsim_version", ""), **known.get("libraries", {})}
-    return {"model": model, "revision": known.get("model_revision", ""),
-            "source": known.get("model_source", ""), "dtype": known.get("model_dtype", ""),
-            "versions": ", ".join(f"{one} {own}" for one, own in versions.items() if own), **told}
 
 
 def grid(rows: pandas.DataFrame, order: list[str], *, cell: Callable[[Any], str],

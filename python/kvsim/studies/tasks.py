@@ -8,9 +8,9 @@ An instance is tried with the full cache first. Only where that answer is right 
 
 import contextlib
 import json
-import time
+import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pandas
@@ -19,11 +19,9 @@ from ..kvtrace.errors import EXIT_USAGE, CaptureError
 from ..kvtrace.kept_sets import ResultsFile
 from ..kvtrace.markup import parse_text
 from ..kvtrace.prompt import render, tokenize
-from ..policy import described
-from ..program import options, run
 from ..tasks import QUESTIONS, TASKS, Task, instance
 from .folder import TABLES, Folder
-from .run import canonical_records, is_static, say, unserved
+from .run import by_record, canonical_records, is_static, replay_text, unserved
 
 #: Of a task no more instances are tried than so many times those wanted.
 TRIES = 4
@@ -55,6 +53,11 @@ class Lines:
             file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
 
 
+def records_of(line: dict) -> set[str]:
+    """Records that have run on what a line is of, or that its trace cannot serve."""
+    return {*(one["policy"] for one in line["outcomes"]), *line.get("unserved", ())}
+
+
 @dataclass(frozen=True)
 class Sheet:
     """A task, asked with the question known or unknown, and its file."""
@@ -67,16 +70,36 @@ class Sheet:
     def name(self) -> str:
         return f"{self.task.name}-{self.question}"
 
-    def tried(self) -> dict[int, set[str]]:
+    def tried(self) -> dict[int, set[str] | None]:
         """By number of an instance that the full cache answers right, the records that have run;
         of the others None."""
         found: dict[int, set[str] | None] = {}
         for line in self.lines.read():
-            known = found.setdefault(line["number"], set() if line["solved"] else None)
-            if known is not None:
-                known.update(one["policy"] for one in line["outcomes"])
-                known.update(line.get("unserved", ()))
+            if not line["solved"]:
+                found.setdefault(line["number"])
+            elif (known := found.setdefault(line["number"], set())) is not None:
+                known |= records_of(line)
         return found
+
+    def left(self, records: list[str], instances: int) -> Iterator[tuple[int, list[int], int, int]]:
+        """Numbers of instances with the places of the records that they lack, until enough are solved;
+        how many are, and how many that is. What is added to the sheet while one goes on counts."""
+        known, solved = self.tried(), 0
+        for number in range(TRIES * instances):
+            if solved == instances:
+                return
+            have = known.get(number, set())
+            lacks = [] if have is None else [i for i, one in enumerate(records) if one not in have]
+            if lacks:
+                yield number, lacks, solved, instances
+                known = self.tried()
+            solved += known.get(number) is not None
+
+    def ask(self, folder: Folder, number: int, loaded, settings, policies: list[str]) -> None:
+        self.lines.add(run_instance(folder, self, loaded, settings, number, policies))
+
+    def warning(self) -> str:
+        return ""
 
 
 def sheets(folder: Folder, names: list[str]) -> list[Sheet]:
@@ -103,36 +126,13 @@ def only_static(policies: list[str]) -> None:
                                "answer freely", EXIT_USAGE)
 
 
-def missing(sheet: Sheet, records: list[str], instances: int) -> Iterator[tuple[int, list[int]]]:
-    """Numbers of instances with the places of the records that they lack, until enough are solved.
-
-    What is added to the sheet while one goes on counts.
-    """
-    known, solved = sheet.tried(), 0
-    for number in range(TRIES * instances):
-        if solved == instances:
-            return
-        have = known.get(number, set())
-        lacks = [] if have is None else [i for i, one in enumerate(records) if one not in have]
-        if lacks:
-            yield number, lacks
-            known = sheet.tried()
-        solved += known.get(number) is not None
-
-
-def run_tasks(folder: Folder, chosen: list[Sheet], load, settings, tell) -> None:
-    """Does the rest of all tasks. `tell(what, share, seconds left)`; `load()` gives the model."""
+def run_sheets(folder: Folder, chosen: list, load, settings, tell) -> None:
+    """Does the rest of all sheets, of tasks and of benchmarks; `load()` gives the model."""
     records = canonical_records(settings.policies)
-    begin = time.monotonic()
     for i, sheet in enumerate(chosen):
-        solved = 0
-        for number, lacks in missing(sheet, records, settings.instances):
-            say(tell, f"[{i + 1}/{len(chosen)}] {sheet.name}: {solved} of {settings.instances}",
-                (i + min(1, solved / settings.instances)) / len(chosen), begin)
-            line = run_instance(folder, sheet, load(), settings, number,
-                                [settings.policies[i] for i in lacks])
-            sheet.lines.add(line)
-            solved += line["solved"]
+        for item, lacks, done, count in sheet.left(records, settings.instances):
+            tell(f"[{i + 1}/{len(chosen)}] {sheet.name}: {done} of {count}", (i + done / count) / len(chosen))
+            sheet.ask(folder, item, load(), settings, [settings.policies[at] for at in lacks])
 
 
 def run_instance(folder: Folder, sheet: Sheet, loaded, settings, number: int,
@@ -222,27 +222,18 @@ def captured(folder: Folder, name: str, conversation, how, written: tuple, loade
     from ..kvtrace.capture import capture_trace
 
     folder.traces.mkdir(exist_ok=True)
-    trace, results = (folder.traces / f"{name}.{end}" for end in ("h5", "nc"))
-    for left in (trace, results):
-        left.unlink(missing_ok=True)   # of an interrupted run
-    try:
+    with tempfile.TemporaryDirectory(prefix=f"{name}-", dir=folder.traces) as place:
+        trace, results = Path(place) / "asked.h5", Path(place) / "kept.nc"
         first = capture_trace(loaded, conversation, how, trace, tokens=written,
                               keep_first=True)["first"]
         refused = unserved(trace, policies, settings.budgets)
-        told = {described(one)["canonical"]: why for one, why in refused.items()}
-        policies = [one for one in policies if one not in refused]
-        if not policies:
-            return Context(key, [], first, told)
-        run(["replay", trace, "-o", results, "--save-keep", "-q", *options(
-            policy=policies, budget=",".join(settings.budgets),
-            threads=settings.threads or None)], False)
-        with ResultsFile(results) as file:
-            return Context(key, [
-                (policy, budget, file.sets(p, b)) for p, policy in enumerate(file.policies)
-                for b, budget in enumerate(file.budget_labels)], first, told)
-    finally:
-        for left in (trace, results):
-            left.unlink(missing_ok=True)
+        served, cells = [one for one in policies if one not in refused], []
+        if served:
+            replay_text(trace, results, served, replace(settings, metrics=[]))
+            with ResultsFile(results) as file:
+                cells = [(policy, budget, file.sets(p, b)) for p, policy in enumerate(file.policies)
+                         for b, budget in enumerate(file.budget_labels)]
+    return Context(key, cells, first, by_record(refused))
 
 
 def answer_text(loaded, ids: list[int]) -> str:
@@ -290,11 +281,9 @@ def answers(folder: Folder) -> pandas.DataFrame:
 
 def solved(folder: Folder) -> pandas.DataFrame:
     """Of each task how many instances were tried, and how many the full cache answers right."""
-    rows = []
-    for sheet in sheets(folder, ["builtin"]):
-        tried = {(line["model"], line["number"]): line["solved"] for line in sheet.lines.read()}
-        for model in dict.fromkeys(one for one, _ in tried):
-            own = [right for (of, _), right in tried.items() if of == model]
-            rows.append({"model": model, "task": sheet.task.name, "question": sheet.question,
-                         "tried": len(own), "solved": sum(own)})
-    return pandas.DataFrame(rows, columns=["model", "task", "question", "tried", "solved"])
+    keys = ["model", "task", "question"]
+    tried = pandas.DataFrame(
+        [(line["model"], sheet.task.name, sheet.question, line["number"], line["solved"])
+         for sheet in sheets(folder, ["builtin"]) for line in sheet.lines.read()],
+        columns=[*keys, "number", "solved"]).drop_duplicates([*keys, "number"], keep="last")
+    return tried.groupby(keys, sort=False).solved.agg(tried="size", solved="sum").reset_index()

@@ -20,11 +20,10 @@ from typing import Any
 from ..kvtrace.errors import EXIT_USAGE, CaptureError
 from ..kvtrace.markup import Conversation, Turn
 from ..plain import counted
-from .kinds import KNOWN
+from . import KNOWN
 
 SUFFIXES = (".parquet", ".jsonl", ".ndjson", ".json", ".csv", ".arrow")
 DEFAULT_TOKENS = 128   # where a file says no max_new_tokens
-NEEDED = ("context", "question", "answer")
 ANSWERS = ("answer", "answers", "needle")   # columns that hold the right answers; the first counts
 CLASSES = ((4000, "0-4k"), (8000, "4-8k"), (float("inf"), "8k+"))   # of lengths, in LongBench-E
 
@@ -112,52 +111,46 @@ def raw_rows(path: Path) -> Iterator[dict[str, Any]]:
     """Rows of a file as they stand there."""
     kind = path.suffix.lower()
     try:
-        if kind == ".csv":
-            with path.open(encoding="utf-8-sig", newline="") as file:
+        if kind in (".parquet", ".arrow"):
+            yield from _arrow_rows(path, kind)
+            return
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            if kind == ".csv":
                 csv.field_size_limit(1 << 30)
                 yield from csv.DictReader(file)
-        elif kind == ".json":
-            rows = json.loads(path.read_text(encoding="utf-8-sig"))
-            if not (isinstance(rows, list) and all(isinstance(one, dict) for one in rows)):
-                raise CaptureError(f"{path}: expected a JSON list of rows")
-            yield from rows
-        elif kind in (".jsonl", ".ndjson"):
-            yield from _json_lines(path)
-        else:
-            yield from _arrow_rows(path, kind)
-    except (OSError, UnicodeDecodeError, ValueError, csv.Error) as error:
+            elif kind == ".json":
+                yield from _json_rows(file.read(), str(path))
+            else:
+                for number, line in enumerate(file, 1):
+                    if line.strip():
+                        yield from _json_rows(line, f"{path}:{number}")
+    except (OSError, NotImplementedError, ValueError, csv.Error) as error:
         raise CaptureError(f"{path}: cannot be read: {str(error).splitlines()[0]}") from None
 
 
-def _json_lines(path: Path) -> Iterator[dict[str, Any]]:
-    with path.open(encoding="utf-8-sig") as file:
-        for number, line in enumerate(file, 1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except ValueError as error:
-                raise CaptureError(f"{path}:{number}: not JSON: {error}") from None
-            if not isinstance(row, dict):
-                raise CaptureError(f"{path}:{number}: found {type(row).__name__}, expected an object")
-            yield row
+def _json_rows(text: str, where: str) -> Iterator[dict[str, Any]]:
+    """A row, or a list of them."""
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise CaptureError(f"{where}: not JSON: {error}") from None
+    for row in found if isinstance(found, list) else [found]:
+        if not isinstance(row, dict):
+            raise CaptureError(f"{where}: found {type(row).__name__}, expected an object")
+        yield row
 
 
-def _arrow_rows(path: Path, kind: str) -> Iterator[dict[str, Any]]:
+def _arrow_rows(path: Path, kind: str) -> list[dict[str, Any]]:
     try:
         import pyarrow
         import pyarrow.ipc
         import pyarrow.parquet
     except ImportError:
         raise CaptureError(f"{path}: reading it needs pyarrow: pip install pyarrow") from None
-    try:
-        if kind == ".parquet":
-            yield from pyarrow.parquet.read_table(path).to_pylist()
-            return
-        with pyarrow.memory_map(str(path)) as file:
-            yield from pyarrow.ipc.open_stream(file).read_all().to_pylist()
-    except pyarrow.ArrowException as error:
-        raise CaptureError(f"{path}: cannot be read: {str(error).splitlines()[0]}") from None
+    if kind == ".parquet":
+        return pyarrow.parquet.read_table(path).to_pylist()
+    with pyarrow.memory_map(str(path)) as file:
+        return pyarrow.ipc.open_stream(file).read_all().to_pylist()
 
 
 def read_benchmark(path: str | Path) -> Benchmark:
@@ -187,61 +180,51 @@ def said(left_out: Mapping[str, list[int]]) -> str:
 
 
 def _add(found: Benchmark, raw: Mapping[str, Any], number: int, file: Path) -> None:
-    turns = raw.get("multi_turns")
-    if "multi_turns" in raw and "context" not in raw and "input" in raw:   # SCBench has both names
+    """The questions of a row: one, or a turn each."""
+    several = "multi_turns" in raw
+    if several and "context" not in raw and "input" in raw:   # SCBench has both names
         raw = {**raw, "context": raw["input"]}
-    columns = ("context", "multi_turns") if "multi_turns" in raw else NEEDED
-    told = next((one for one in ANSWERS if one in raw), "")
-    missing = [one for one in columns if one not in raw and not (one == "answer" and told)]
+    told = next((one for one in ANSWERS if one in raw), ANSWERS[0])
+    columns = ("context", "multi_turns") if several else ("context", "question", told)
+    missing = [one for one in columns if one not in raw]
     if missing:
         raise CaptureError(f"{file}: no column {', '.join(missing)}: found "
                            f"{', '.join(map(str, raw)) or 'none'}, expected {', '.join(columns)}, and "
                            "where there are any answer_prefix, max_new_tokens, task")
-    context = raw["context"]
-    if not isinstance(context, str):
-        found.leave_out("without a context", number)
-        return
-    tokens = raw.get("max_new_tokens")
+    context, tokens = raw["context"], raw.get("max_new_tokens")
+    turns = _value(raw["multi_turns"]) if several else [{"input": raw["question"], "answer": raw[told]}]
     try:
         tokens = DEFAULT_TOKENS if tokens in (None, "") else int(tokens)
     except (TypeError, ValueError):
         tokens = 0
-    if tokens < 1:
-        found.leave_out("with max_new_tokens that is no count", number)
-        return
+    for why, wrong in (("without a context", not isinstance(context, str)),
+                       ("with max_new_tokens that is no count", tokens < 1),
+                       ("without turns", not isinstance(turns, list) or not turns)):
+        if wrong:
+            found.leave_out(why, number)
+            return
     rest = {name: value for name, value in raw.items() if name not in (
         "context", "question", *ANSWERS, "multi_turns", "max_new_tokens", "task")}
     default = "needle_in_haystack" if told == "needle" else found.name
-    shared = {"task": with_class(str(raw.get("task") or default), raw.get("length")),
-              "context": context, "tokens": tokens, "prefix": str(raw.get("answer_prefix") or "")}
-    if "multi_turns" not in raw:
-        answers = accepted(raw[told])
-        question = raw["question"]
-        if not answers:
-            found.leave_out("without an answer", number)
-        elif not isinstance(question, str) or not (context + question).strip():
-            found.leave_out("without a question", number)
-        else:
-            found.rows.append(Row(number, question=question, answers=answers, more=rest, **shared))
-        return
-    turns, before = _value(turns), []
-    if not isinstance(turns, list) or not turns:
-        found.leave_out("without turns", number)
-        return
+    task = with_class(str(raw.get("task") or default), raw.get("length"))
+    before: list[tuple[str, str]] = []
     for turn, one in enumerate(turns):
         one = one if isinstance(one, Mapping) else {}
         question, answers = one.get("input", one.get("question")), accepted(one.get("answer"))
-        if not isinstance(question, str) or not answers:
-            found.leave_out("with a turn without question or answer", number)
-            return   # the turns after it would stand behind another text
-        options = dict(zip(string.ascii_uppercase, accepted(one.get("options"))))
-        question += "".join(f"\n{letter}. {option}" for letter, option in options.items())
-        answers += tuple(letter for letter, option in options.items() if option in answers)
-        if not turn and not context[-1:].isspace():   # SCBench's templates put it there
-            question = "\n\n" + question
-        found.rows.append(Row(number, question=question, answers=answers, turn=turn,
-                              before=tuple(before), more={**rest, **one},
-                              **shared | ({"task": str(one["task"])} if one.get("task") else {})))
+        asked = isinstance(question, str) and (several or (context + question).strip())
+        if not asked or not answers:   # the turns after it would stand behind another text
+            found.leave_out("with a turn without question or answer" if several else
+                            "without a question" if answers else "without an answer", number)
+            return
+        if several:
+            options = dict(zip(string.ascii_uppercase, accepted(one.get("options"))))
+            question += "".join(f"\n{letter}. {option}" for letter, option in options.items())
+            answers += tuple(letter for letter, option in options.items() if option in answers)
+            if not turn and not context[-1:].isspace():   # SCBench's templates put it there
+                question = "\n\n" + question
+        found.rows.append(Row(
+            number, str(one.get("task") or task), context, question, str(raw.get("answer_prefix") or ""),
+            answers, tokens, turn, tuple(before), {**rest, **one} if several else rest))
         before.append((question, answers[0]))
 
 
