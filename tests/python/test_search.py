@@ -29,8 +29,7 @@ import optuna
 import kvsim
 from kvsim.program import find_program
 from kvsim.searches import config as configuration
-from kvsim.searches import report as reports
-from kvsim.searches import space, storage, summary, texts
+from kvsim.searches import space, storage, summary
 from kvsim.searches.study import Study
 
 PROGRAM = find_program()
@@ -412,22 +411,22 @@ class Searches(WithTexts):
 
 class Honesty(WithTexts):
     def aside(self, **changed):
-        one = texts.Text("x.h5", "d1", "m", 96, 104, "alpha", 0, 96)
-        return texts.Text(**{**asdict(one), "file": "y.h5", "digest": "d2", **changed})
+        one = configuration.Text("x.h5", "d1", "m", 96, 104, "alpha", 0, 96)
+        return configuration.Text(**{**asdict(one), "file": "y.h5", "digest": "d2", **changed})
 
     def test_texts_set_aside_differ_in_kind_seed_and_length(self):
-        one = texts.Text("x.h5", "d1", "m", 96, 104, "alpha", 0, 96)
-        texts.check_apart([one], [self.aside(kind="b", seed=1, length=128)], configuration.APART)
+        one = configuration.Text("x.h5", "d1", "m", 96, 104, "alpha", 0, 96)
+        configuration.check_apart([one], [self.aside(kind="b", seed=1, length=128)], configuration.APART)
         for changed, what in (({"seed": 1, "length": 128}, "kind"),
                               ({"kind": "b", "length": 128}, "seed"),
                               ({"kind": "b", "seed": 1}, "length")):
             with self.assertRaisesRegex(kvsim.UsageError, f"y.h5: set aside, but {what} is that of "
                                                           "x.h5"):
-                texts.check_apart([one], [self.aside(**changed)], configuration.APART)
+                configuration.check_apart([one], [self.aside(**changed)], configuration.APART)
         with self.assertRaisesRegex(kvsim.UsageError, "its content is that of"):
-            texts.check_apart([one], [self.aside(digest="d1")], ())
+            configuration.check_apart([one], [self.aside(digest="d1")], ())
         with self.assertRaisesRegex(kvsim.UsageError, "y.h5: kind of the text unknown"):
-            texts.check_apart([one], [self.aside(kind=None, seed=1, length=128)],
+            configuration.check_apart([one], [self.aside(kind=None, seed=1, length=128)],
                               configuration.APART)
 
     def test_a_copy_of_a_searched_text_under_another_name_is_refused(self):
@@ -490,7 +489,7 @@ class Sample(unittest.TestCase):
             study = Study(config, folder)
             study.run(8)
             self.assertIn("8 candidates tried", summary.counts_text(study))
-            self.assertTrue(reports.MOST > 0 and study.best())
+            self.assertTrue(summary.MOST > 0 and study.best())
 
 
 if __name__ == "__main__":

@@ -1,16 +1,21 @@
-"""`search`: looks for a better policy, as `kvsim search` does."""
+"""`kvsim search` and the same in Python: looks for a better policy among candidates of a space of records."""
 
+import argparse
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any
-
-import pandas
+from typing import TYPE_CHECKING, Any
 
 from ..errors import Error, UsageError
-from ..plain import csv_text
+from ..kvtrace.capture_command import number
+from ..plain import csv_text, printable_lines
+from ..tool import Parser, run_tool, say
+from ..tool import shard as shard_of
 from ..whole import write_text
+
+if TYPE_CHECKING:
+    import pandas
 
 
 @dataclass(frozen=True)
@@ -28,7 +33,7 @@ class SearchResults:
 
     best: list[str]
     tried: int
-    trials: pandas.DataFrame
+    trials: "pandas.DataFrame"
     summary: str
     report: str
     folder: Path
@@ -63,7 +68,6 @@ def search(config: str | PathLike | Mapping[str, Any], out: str | PathLike, *,
         raise Error("a search needs Optuna: pip install 'kvsim[search]'") from None
     from . import config as configuration
     from . import figures, summary
-    from .report import Report
     from .study import Study
 
     read = configuration.read(config)
@@ -75,7 +79,7 @@ def search(config: str | PathLike | Mapping[str, Any], out: str | PathLike, *,
     study.run(trials, lambda one: tell and tell(
         f"{summary.counts_text(one)}; {summary.best_text(one)}"))
     table = summary.trials_table(study)
-    made = Report(study, closed_loop=closed_loop, model=model, threads=threads) if report else None
+    made = summary.Report(study, closed_loop) if report else None
     told = made.run() if made else ""
     text = summary.summary_text(study)
     if shard is None:
@@ -85,3 +89,49 @@ def search(config: str | PathLike | Mapping[str, Any], out: str | PathLike, *,
             figures.write(study, made)
     return SearchResults([one.user_attrs["record"] for one in study.best()],
                          summary.counts(study)["tried"], table, text, told, study.folder.path)
+
+
+# ---- the command ----
+
+ABOUT = """\
+Asks for candidates in groups, replays each group at once over the texts to search on, and keeps
+everything in the folder STUDY: run again after a stop it goes on, and several processes may work on
+one study. --report measures the best on texts set aside, which must differ in kind, seed and length,
+and says how many candidates were tried (docs/cli.md 7)."""
+
+
+def parser() -> Parser:
+    p = Parser(prog="kvsim search", description=ABOUT)
+    add = p.add_argument
+    add("config", metavar="SEARCH.toml", help="the search")
+    add("-o", "--out", metavar="STUDY", required=True, help="folder of the study, made when absent")
+    add("--trials", type=number(int, 1), metavar="N", help="how many candidates in all, instead of the file's number")
+    add("--shard", type=shard_of, metavar="I/N", help="as one of N processes that work on the study at "
+        "once; the same command without --shard then writes the summary")
+    add("--report", action="store_true",
+        help="measure the best on the texts set aside, which are opened by this, once")
+    add("--closed-loop", action="store_true",
+        help="with --report: also run the model itself with what is kept; needs PyTorch")
+    add("--model", metavar="NAME|FOLDER", help="of --closed-loop and of searches by the closed loop "
+        "(that of the traces)")
+    p.add_general_options()
+    return p
+
+
+def run(args: argparse.Namespace) -> None:
+    if args.closed_loop and not args.report:
+        raise UsageError("search: --closed-loop without --report: expected kvsim search SEARCH.toml "
+                         "-o STUDY --report --closed-loop")
+    if args.shard and args.report:
+        raise UsageError("search: one share does not know the best: found --shard with --report, "
+                         "expected --report without --shard when all shards are over")
+    found = search(args.config, args.out, trials=args.trials,
+                   report=args.report, closed_loop=args.closed_loop, model=args.model,
+                   threads=args.threads, shard=args.shard, tell=None if args.quiet else say)
+    if not args.shard:
+        print(printable_lines(found.summary + ("\n\n" + found.report if found.report else "")))
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = parser().parse_args(argv)
+    return run_tool("kvsim", lambda: run(args), "interrupted; what is finished is kept")

@@ -1,22 +1,22 @@
-"""The file of a search: what is varied, on which texts, judged by what."""
+"""The file of a search: what is varied, on which texts, judged by what; that texts set aside differ."""
 
+import itertools
 import json
+import re
 import tomllib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from os import PathLike
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from ..budgets import budget_text
 from ..errors import DataError, UsageError
 from ..plain import read_text
+from ..program import run
 
-SAMPLERS = ("tpe", "random", "nsga2")
-PRUNERS = ("none", "median", "percentile", "halving")
 APART = ("kind", "seed", "length")
-REPLAY = {"wo_steps": int, "layers": list, "importance": str, "scope": str, "horizon": int,
-          "seed": int}
 RANKED_BY = UNRANKED, HELD = "unranked", "held_of_budget"   # of a results file (docs/metrics.md 6)
 LOOP = "closed_loop"   # `variable` of an objective: what the model itself loses
 
@@ -25,8 +25,8 @@ LOOP = "closed_loop"   # `variable` of an objective: what the model itself loses
 class Objective:
     """A variable of a results file at some budgets, or several; against a reference by logarithms."""
 
-    variables: tuple[str, ...] = ("stream_error_rms",)   # several: the geometric mean of them
-    reference: str = ""             # a record; empty: the value itself
+    variables: tuple[str, ...]   # several: the geometric mean of them
+    reference: str = ""          # a record; empty: the value itself
     direction: str = "minimize"
     budgets: tuple[str, ...] = ()   # empty: all of the search
 
@@ -45,98 +45,25 @@ class Objective:
         return one if len(self.variables) == 1 else f"geometric mean of {one}"
 
 
-@dataclass(frozen=True)
-class Sampler:
-    """How the next candidates are chosen."""
-
-    kind: str = "tpe"
-    startup: int = 64       # candidates at random before the sampler learns
-    population: int = 0     # of nsga2; 0: the group
-
-
-@dataclass(frozen=True)
-class Pruner:
-    """When a candidate is given up after some of the texts."""
-
-    kind: str = "none"
-    startup: int = 32              # finished candidates before any is given up
-    percentile: float = 50.0       # of `percentile`: kept below it
-    layers: tuple[int, ...] = ()   # a first look at these layers of the first text
-
-
-@dataclass(frozen=True)
-class SearchConfig:
-    """A whole search, checked as far as the file alone tells."""
-
-    path: str
-    base: tuple[str, ...]
-    vary: Mapping[str, Any]
-    budgets: tuple[str, ...]
-    search: tuple[Mapping[str, Any], ...]
-    report: tuple[Mapping[str, Any], ...] = ()
-    apart: tuple[str, ...] = APART
-    objectives: tuple[Objective, ...] = (Objective(),)
-    start: tuple[str, ...] = ()
-    beside: tuple[str, ...] = ()
-    trials: int = 256
-    group: int = 32
-    seed: int = 0
-    sampler: Sampler = field(default_factory=Sampler)
-    pruner: Pruner = field(default_factory=Pruner)
-    replay: Mapping[str, Any] = field(default_factory=dict)
+class SearchConfig(SimpleNamespace):
+    """A whole search, checked as far as the file alone tells: the keys of KEYS."""
 
     def identity(self) -> str:
         """Identity of a study: everything but the number of trials and names of files."""
-        told = {name: value for name, value in self.__dict__.items()
+        told = {name: value for name, value in vars(self).items()
                 if name not in ("path", "trials", "search", "report", "beside")}
-        for name in ("sampler", "pruner"):
-            told[name] = told[name].__dict__
-        told["ranked_by"] = RANKED_BY
-        told["objectives"] = [one.__dict__ for one in self.objectives]
-        return json.dumps(told, sort_keys=True, default=list)
+        told |= {"sampler": vars(self.sampler), "pruner": vars(self.pruner), "ranked_by": RANKED_BY,
+                 "objectives": list(map(asdict, self.objectives))}
+        return json.dumps(told, sort_keys=True)
 
 
-class Table:
-    """A table of the file whose keys are taken out one by one; what is left is a mistake."""
+# ---- what a key may be: its default, and what reads it ----
 
-    def __init__(self, given: Any, where: str):
-        self.where = where
-        if not isinstance(given, Mapping):
-            raise self.wrong("", given, "a table")
-        self.left = dict(given)
+Key = tuple[Any, Callable[[Any, str], Any]]
 
-    def wrong(self, key: str, found: Any, expected: str) -> UsageError:
-        place = f"{self.where}: {key}" if key else self.where
-        return UsageError(f"{place}: found {show(found)}, expected {expected}")
 
-    def take(self, key: str, kind: type, default: Any, expected: str, valid=lambda _: True) -> Any:
-        if key not in self.left:
-            return default
-        found = self.left.pop(key)
-        if kind is float and type(found) is int:
-            found = float(found)
-        if type(found) is not kind or not valid(found):
-            raise self.wrong(key, found, expected)
-        return found
-
-    def word(self, key: str, words: Iterable[str], default: str) -> str:
-        words = tuple(words)
-        return self.take(key, str, default, "one of " + ", ".join(words), words.__contains__)
-
-    def count(self, key: str, default: int, least: int = 0) -> int:
-        return self.take(key, int, default, f"a whole number >= {least}", lambda x: x >= least)
-
-    def texts(self, key: str, default: tuple = ()) -> tuple[str, ...]:
-        """A text, or a list of them."""
-        if isinstance(self.left.get(key), str):
-            return (self.left.pop(key),)
-        expected = "a text, or a list of texts"
-        return tuple(self.take(key, list, list(default), expected,
-                               lambda all_: all(isinstance(one, str) for one in all_)))
-
-    def done(self) -> None:
-        for key, found in self.left.items():
-            raise UsageError(f"{self.where}: unknown key {key} = {show(found)}")
+def wrong(where: str, found: Any, expected: str) -> UsageError:
+    return UsageError(f"{where}: found {show(found)}, expected {expected}")
 
 
 def show(value: Any) -> str:
@@ -145,67 +72,104 @@ def show(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def budget_list(table: Table, key: str) -> tuple[str, ...]:
+def of_type(default: Any, kind: type, expected: str, valid: Callable[[Any], bool] = lambda _: True) -> Key:
+    def read(found: Any, where: str) -> Any:
+        if kind is float and type(found) is int:
+            found = float(found)
+        if type(found) is not kind or not valid(found):
+            raise wrong(where, found, expected)
+        return tuple(found) if kind is list else found
+
+    return default, read
+
+
+def count(default: int, least: int = 0) -> Key:
+    return of_type(default, int, f"a whole number >= {least}", lambda x: x >= least)
+
+
+def word(*words: str) -> Key:
+    """One of several, the first without."""
+    return of_type(words[0], str, "one of " + ", ".join(words), words.__contains__)
+
+
+def texts(default: tuple[str, ...] = (), expected: str = "a text, or a list of texts",
+          valid: Callable[[str], bool] = lambda _: True) -> Key:
+    _, read = of_type(default, list, expected,
+                    lambda all_: all(isinstance(one, str) and valid(one) for one in all_))
+    return default, lambda found, where: read([found] if isinstance(found, str) else found, where)
+
+
+def some_layers(default: Any) -> Key:
+    return of_type(default, list, "a list of layers",
+                 lambda all_: all(type(one) is int and one >= 0 for one in all_))
+
+
+def some_budgets() -> Key:
     def good(one: Any) -> bool:
-        return type(one) in (int, float, str) and (isinstance(one, str) or one > 0)
+        return isinstance(one, str) or type(one) in (int, float) and one > 0
 
-    found = table.take(key, list, [], "a list such as [0.1, 0.5, 512]",
-                       lambda all_: bool(all_) and all(map(good, all_)))
-    return tuple(budget_text(one, f"{table.where}: {key}:") for one in found)
+    _, read = of_type((), list, "a list such as [0.1, 0.5, 512]", lambda all_: all_ and all(map(good, all_)))
+    return (), lambda found, where: tuple(budget_text(one, f"{where}:") for one in read(found, where))
 
 
-def traces_of(table: Table, key: str, folder: Path) -> tuple[Mapping[str, Any], ...]:
+def traces() -> Key:
     """Texts as {file, kind, seed, length}; what is not said follows from names and traces."""
-    traces = []
-    for one in table.take(key, list, [], "a list of traces"):
-        entry = Table({"file": one} if isinstance(one, str) else one, f"{table.where}: {key}")
-        file = entry.take("file", str, "", "the name of a trace", bool)
-        if not file:
-            raise entry.wrong("file", None, "the name of a trace")
-        told = {"file": str(folder / file)}   # from that of the search's file, as in a sweep's
-        for name, kind in (("kind", str), ("seed", int), ("length", int)):
-            value = entry.take(name, kind, None, "a text" if kind is str else "a whole number")
-            if value is not None:
-                told[name] = value
-        entry.done()
-        traces.append(told)
-    return tuple(traces)
+    _, read = of_type((), list, "a list of traces")
+
+    def each(found: Any, where: str) -> tuple[dict[str, Any], ...]:
+        given = [{"file": one} if isinstance(one, str) else one for one in read(found, where)]
+        told = [vars(table(one, TRACE, where)) for one in given]
+        for one in told:
+            if one["file"] is None:
+                raise wrong(f"{where}: file", None, "the name of a trace")
+        return tuple(told)
+
+    return (), each
 
 
-def objective_of(given: Any, where: str) -> Objective:
-    table = Table(given, where)
-    one = Objective(
-        variables=table.texts("variable", Objective.variables),
-        reference=table.take("reference", str, "", "a record"),
-        direction=table.word("direction", ("minimize", "maximize"), "minimize"),
-        budgets=budget_list(table, "budgets"))
-    table.done()
-    if not one.variables or not all(one.variables):
-        raise table.wrong("variable", list(one.variables), "the name of a variable, or a list")
-    if len(one.variables) > 1 and not one.reference:
-        raise UsageError(f"{where}: reference is missing: several variables have a mean only "
-                         "relative to a record's")
-    return one
+TRACE = {"file": of_type(None, str, "the name of a trace", bool), "kind": of_type(None, str, "a text"),
+         "seed": of_type(None, int, "a whole number"), "length": of_type(None, int, "a whole number")}
+OBJECTIVE = {"variable": texts(("stream_error_rms",), "the name of a variable, or a list", bool),
+             "reference": of_type("", str, "a record"), "direction": word("minimize", "maximize"),
+             "budgets": some_budgets()}
+KEYS = {
+    "base": texts(), "budgets": some_budgets(), "vary": of_type({}, dict, "a table"),
+    "trials": count(256, 1), "group": count(32, 1), "seed": count(0),
+    "start": texts(), "beside": texts(), "objective": (None, lambda found, _: found),
+    "traces": {"search": traces(), "report": traces(),
+               "apart": texts(APART, "some of " + ", ".join(APART), APART.__contains__)},
+    "sampler": {"kind": word("tpe", "random", "nsga2"),
+                "startup": count(64, 1),   # candidates at random before the sampler learns
+                "population": count(0)},   # of nsga2; 0: the group
+    "pruner": {"kind": word("none", "median", "percentile", "halving"),
+               "startup": count(32, 1),    # finished candidates before any is given up
+               "percentile": of_type(50.0, float, "a number in (0, 100)", lambda x: 0 < x < 100),
+               "layers": some_layers(())},   # a first look at these layers of the first text
+    "replay": {"wo_steps": of_type(None, int, "a whole number"), "layers": some_layers(None),
+               "importance": of_type(None, str, "a text"), "scope": of_type(None, str, "a text"),
+               "horizon": of_type(None, int, "a whole number"), "seed": of_type(None, int, "a whole number")},
+}
 
 
-def objectives_of(table: Table, budgets: tuple[str, ...], base: str) -> tuple[Objective, ...]:
-    given = table.left.pop("objective", None)
-    if given is None:
-        given = {"reference": base}
-    several = given if isinstance(given, list) else [given]
-    if not several:
-        raise table.wrong("objective", given, "[objective], or several [[objective]]")
-    found = tuple(objective_of(one, f"{table.where}: objective") for one in several)
-    for one in found:
-        for budget in one.budgets:
-            if budget not in budgets:
-                raise UsageError(f"{table.where}: objective: budgets: found {budget}, expected "
-                                 f"some of budgets, {', '.join(budgets)}")
-    loops = [name.split(".")[0] == LOOP for one in found for name in one.variables]
-    if any(loops) and not all(loops):
-        raise UsageError(f"{table.where}: objective: all of the closed loop, or none")
-    return found
+def table(given: Any, keys: Mapping[str, Any], where: str) -> SimpleNamespace:
+    """A table of the file as its keys say."""
+    if not isinstance(given, Mapping):
+        raise wrong(where, given, "a table")
+    for name, found in given.items():
+        if name not in keys:
+            raise UsageError(f"{where}: unknown key {name} = {show(found)}")
+    told = {}
+    for name, one in keys.items():
+        place = f"{where}: {name}"
+        if isinstance(one, Mapping):
+            told[name] = table(given.get(name, {}), one, place)
+        else:
+            default, read_one = one
+            told[name] = read_one(given[name], place) if name in given else default
+    return SimpleNamespace(**told)
 
+
+# ---- the file ----
 
 def read(given: str | PathLike | Mapping[str, Any]) -> SearchConfig:
     """Reads and checks the file of a search, or the same as a dictionary."""
@@ -222,66 +186,108 @@ def read(given: str | PathLike | Mapping[str, Any]) -> SearchConfig:
 
 
 def config_of(document: Mapping[str, Any], where: str, folder: Path) -> SearchConfig:
-    table = Table(document, where)
-    base = table.texts("base")
-    budgets = budget_list(table, "budgets")
     if "policy" in document:
         raise UsageError(f"{where}: found [[policy]], the table of a sweep; expected base and "
                          "[vary] (kvsim sweep runs this file)")
-    for name, value in (("base", base), ("budgets", budgets), ("vary", table.left.get("vary"))):
-        if not value:
+    found = SearchConfig(path=where, **vars(table(document, KEYS, where)))
+    for name in ("base", "budgets", "vary"):
+        if not getattr(found, name):
             raise UsageError(f"{where}: {name} is missing")
-    vary = Table(table.left.pop("vary"), f"{where}: vary").left
-    traces = Table(table.left.pop("traces", {}), f"{where}: traces")
-    search = traces_of(traces, "search", folder)
-    if not search:
+    vars(found).update(vars(vars(found).pop("traces")))
+    if not found.search:
         raise UsageError(f"{where}: traces: search is missing: expected a list of traces")
-    report = traces_of(traces, "report", folder)
-    apart = traces.texts("apart", APART)
-    for one in apart:
-        if one not in APART:
-            raise traces.wrong("apart", one, "some of " + ", ".join(APART))
-    traces.done()
-    found = SearchConfig(
-        path=where, base=base, vary=vary, budgets=budgets, search=search, report=report,
-        apart=apart, objectives=objectives_of(table, budgets, base[0]),
-        start=table.texts("start", base), beside=table.texts("beside"),
-        trials=table.count("trials", 256, 1), group=table.count("group", 32, 1),
-        seed=table.count("seed", 0), sampler=sampler_of(table), pruner=pruner_of(table),
-        replay=replay_of(table))
-    table.done()
+    for one in (*found.search, *found.report):
+        one["file"] = str(folder / one["file"])   # from that of the search's file, as in a sweep's
+    found.start = found.start or found.base
+    found.replay = {name: one for name, one in vars(found.replay).items() if one is not None}
+    if found.pruner.layers and "kind" not in document["pruner"]:
+        found.pruner.kind = "median"
+    given = vars(found).pop("objective")
+    several = given if isinstance(given, list) else [{"reference": found.base[0]} if given is None else given]
+    found.objectives = tuple(objective_of(one, f"{where}: objective", found.budgets) for one in several)
+    if not found.objectives:
+        raise wrong(f"{where}: objective", given, "[objective], or several [[objective]]")
+    loops = [name.split(".")[0] == LOOP for one in found.objectives for name in one.variables]
+    if any(loops) and not all(loops):
+        raise UsageError(f"{where}: objective: all of the closed loop, or none")
     if len(found.objectives) > 1 and found.pruner.kind != "none":
         raise UsageError(f"{where}: pruner: several objectives cannot be pruned by, expected none")
     return found
 
 
-def sampler_of(table: Table) -> Sampler:
-    own = Table(table.left.pop("sampler", {}), f"{table.where}: sampler")
-    found = Sampler(kind=own.word("kind", SAMPLERS, "tpe"), startup=own.count("startup", 64, 1),
-                    population=own.count("population", 0))
-    own.done()
-    return found
+def objective_of(given: Any, where: str, budgets: tuple[str, ...]) -> Objective:
+    told = vars(table(given, OBJECTIVE, where))
+    one = Objective(told.pop("variable"), **told)
+    if not one.variables:
+        raise wrong(f"{where}: variable", [], "the name of a variable, or a list")
+    if len(one.variables) > 1 and not one.reference:
+        raise UsageError(f"{where}: reference is missing: several variables have a mean only "
+                         "relative to a record's")
+    for budget in one.budgets:
+        if budget not in budgets:
+            raise UsageError(f"{where}: budgets: found {budget}, expected some of budgets, {', '.join(budgets)}")
+    return one
 
 
-def pruner_of(table: Table) -> Pruner:
-    own = Table(table.left.pop("pruner", {}), f"{table.where}: pruner")
-    layers = own.take("layers", list, [], "a list of layers",
-                      lambda all_: all(type(one) is int and one >= 0 for one in all_))
-    found = Pruner(kind=own.word("kind", PRUNERS, "median" if layers else "none"),
-                   startup=own.count("startup", 32, 1), layers=tuple(layers),
-                   percentile=own.take("percentile", float, 50.0, "a number in (0, 100)",
-                                       lambda x: 0 < x < 100))
-    own.done()
-    return found
+# ---- its texts ----
+
+# As kvsim make-traces names traces: kind, longest prompt in tokens, seed.
+NAME = re.compile(r"(?P<kind>.+)_(?P<length>\d+)_(?P<seed>\d+)")
 
 
-def replay_of(table: Table) -> dict[str, Any]:
-    own = Table(table.left.pop("replay", {}), f"{table.where}: replay")
-    found = {}
-    for name, kind in REPLAY.items():
-        value = own.take(name, kind, None, {int: "a whole number", str: "a text",
-                                            list: "a list of layers"}[kind])
-        if value is not None:
-            found[name] = value
-    own.done()
-    return found
+@dataclass(frozen=True)
+class Text:
+    """A trace by its content: the digest, and what its text is of."""
+
+    file: str
+    digest: str
+    model: str
+    prompt: int     # entries n
+    tokens: int     # N
+    kind: str | None = None
+    seed: int | None = None
+    length: int | None = None   # as the text was ordered, else n
+
+    @property
+    def name(self) -> str:
+        return Path(self.file).stem
+
+
+def text_of(given: Mapping[str, Any]) -> Text:
+    """Opens a trace to see what it is; what the search's file says of it goes before its name."""
+    inspected = json.loads(run(["inspect", given["file"], "--json"]))
+    told = {"length": inspected["prompt_len"]}
+    if name := NAME.fullmatch(Path(given["file"]).stem):
+        told = {"kind": name["kind"], "seed": int(name["seed"]), "length": int(name["length"])}
+    told |= {what: value for what, value in given.items() if value is not None}
+    return Text(digest=inspected["digest"], model=inspected["model"], prompt=inspected["prompt_len"],
+                tokens=inspected["total_len"], **told)
+
+
+def check_apart(searched: Sequence[Text], aside: Sequence[Text], apart: Iterable[str]) -> None:
+    """Refuses texts set aside that are not apart from every one that is searched.
+
+    The same content, or within one list the same content twice, is refused whatever `apart` says.
+    """
+    for other, one in (*itertools.combinations(searched, 2), *itertools.combinations(aside, 2)):
+        if one.digest == other.digest or one.name == other.name:
+            raise UsageError(f"{one.file}: the same text as {other.file}, expected texts "
+                             "that differ in name and content")
+    for one, other in itertools.product(aside, searched):
+        if one.digest == other.digest:
+            raise UsageError(f"{one.file}: set aside, but its content is that of {other.file}, "
+                             "which is searched")
+        for what in apart:
+            values = [getattr(text, what) for text in (one, other)]
+            if None in values:
+                raise UsageError(
+                    f"{(one, other)[values.index(None)].file}: {what} of the text unknown, expected a "
+                    "file named KIND_LENGTH_SEED.h5, or {file = \"...\", kind = \"...\", seed = ...}")
+            if values[0] == values[1]:
+                raise UsageError(f"{one.file}: set aside, but {what} is that of {other.file}, which is "
+                                 f"searched: found {values[0]}, expected another {what}")
+
+
+def same_texts(before: Iterable[Mapping[str, Any]], now: Iterable[Text]) -> bool:
+    """Are these the texts that a study recorded? Files may have moved; contents may not."""
+    return [one["digest"] for one in before] == [one.digest for one in now]

@@ -1,7 +1,6 @@
 """The space of records: keys, their ranges and conditions, as the program declares them."""
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,12 +14,14 @@ from ..errors import UsageError
 from ..plain import near
 from ..policy import described
 from ..program import run
-from .config import SearchConfig, Table, show
+from .config import SearchConfig, of_type, show, table
 
 ANY = "any"         # every value that the key declares
 DIGITS = 4          # significant ones of a real number in a record
 BASE = "base"       # the parameter of a search over several bases
 NUMBERS = ("count", "real", "share")
+RANGE = {**dict.fromkeys(("low", "high", "step"), (None, lambda found, _: found)),
+         "log": of_type(False, bool, "true or false")}
 
 
 @dataclass(frozen=True)
@@ -64,13 +65,13 @@ def decimal_text(value: float, point: bool) -> str:
     return text + ".0" if point and "." not in text else text
 
 
+@dataclass(frozen=True)
 class Axis:
     """One key and what it may be."""
 
-    def __init__(self, key: str, distribution: BaseDistribution, share: bool = False):
-        self.key = key
-        self.distribution = distribution
-        self.share = share
+    key: str
+    distribution: BaseDistribution
+    share: bool = False
 
     def text(self, value: Any) -> str:
         if isinstance(value, str):
@@ -80,12 +81,9 @@ class Axis:
     def value(self, text: str) -> Any:
         """The value of the distribution for a record's text; raises where it has none."""
         one = self.distribution
-        if isinstance(one, CategoricalDistribution):
-            good, value = text in one.choices, text
-        else:
-            value = int(text) if isinstance(one, IntDistribution) else float(text)
-            good = one.low <= value <= one.high
-        if not good:
+        kind = {CategoricalDistribution: str, IntDistribution: int, FloatDistribution: float}[type(one)]
+        value = kind(text)
+        if not (value in one.choices if kind is str else one.low <= value <= one.high):
             raise ValueError(text)
         return value
 
@@ -105,15 +103,13 @@ class Space:
         self.declared = Declarations.load()
         self.bases = {base: settings_of(base) for base in config.base}
         self.vary = config.vary
-        axes = {}
-        for key, given in config.vary.items():
+        for key in config.vary:
             if key not in self.declared.keys:
                 raise UsageError(f"{self.where}: unknown key {key}{near(key, self.declared.keys)}")
-            axes[key] = self._axis(key, given)
         # Kinds first: they decide which other keys take effect.
-        canonical = [key for key in self.declared.keys if key in axes]
-        self.axes = {key: axes[key] for key in sorted(
-            canonical, key=lambda key: self.declared.keys[key]["type"] != "kind")}
+        self.axes = {key: self._axis(key, config.vary[key]) for key in sorted(
+            filter(config.vary.__contains__, self.declared.keys),
+            key=lambda key: self.declared.keys[key]["type"] != "kind")}
 
     def suggest(self, trial: Trial) -> str:
         """Asks a trial of Optuna for every key that takes effect; the record as typed."""
@@ -121,17 +117,13 @@ class Space:
         if len(self.bases) > 1:
             base = trial.suggest_categorical(BASE, list(self.bases))
         settings, typed = dict(self.bases[base]), {}
-        for stages in (True, False):
-            for key, axis in self.axes.items():
-                if (self.declared.keys[key]["type"] == "kind") != stages:
-                    continue
-                if key not in self.declared.used(settings):
-                    continue
+        for key, axis in self.axes.items():
+            if key in self.declared.used(settings):
                 typed[key] = settings[key] = axis.suggest(trial)
         used = self.declared.used(settings)   # a kind that was chosen later may rule a key out
         preset, *changes = base.split(",")
-        own = dict(one.split("=", 1) for one in changes)
-        settings = own | typed   # a key that the base changes may be ruled out, too
+        settings = dict(one.split("=", 1) for one in changes) | typed
+        # A key that the base changes may be ruled out, too.
         return preset + "".join(f",{key}={settings[key]}" for key in self.declared.keys
                                 if key in settings and key in used)
 
@@ -158,17 +150,20 @@ class Space:
 
     # ---- what a key may be ----
 
+    def _wrong(self, key: str, found: Any, expected: str, more: str = "") -> UsageError:
+        return UsageError(f"{self.where}: {key}: found {found}, expected {expected}{more}")
+
     def _axis(self, key: str, given: Any) -> Axis:
         told = self.declared.keys[key]
-        if isinstance(given, Mapping):
-            return self._range(key, told, given)
+        is_number = told["type"] in NUMBERS
+        if isinstance(given, Mapping) or given == ANY and is_number:
+            if not is_number:
+                raise self._wrong(key, show(given), "a list of values")
+            return self._range(key, told, {} if given == ANY else given)
         if given == ANY:
-            if told["type"] in NUMBERS:
-                return self._range(key, told, {})
             given = self._declared_words(key, told)
         if not isinstance(given, list) or not given:
-            raise UsageError(f"{self.where}: {key}: found {show(given)}, expected \"{ANY}\", a "
-                             "list of values or {low, high}")
+            raise self._wrong(key, show(given), f'"{ANY}", a list of values or {{low, high}}')
         words = [self._word(key, told, one) for one in given]
         for word in words:
             if words.count(word) > 1:
@@ -177,21 +172,17 @@ class Space:
 
     def _word(self, key: str, told: Mapping[str, Any], given: Any) -> str:
         if not isinstance(given, (bool, int, float, str)):
-            raise UsageError(f"{self.where}: {key}: found {show(given)}, expected {told['range']}")
-        if isinstance(given, bool):
-            given = "yes" if given else "no"
-        text = given if isinstance(given, str) else (
-            str(given) if isinstance(given, int) else decimal_text(given, told["type"] == "share"))
-        if "values" in told and text not in told["values"] and not (
-                told["none"] and text == "none"):
-            raise UsageError(f"{self.where}: {key}: found {text}, expected {told['range']}"
-                             f"{near(text, told['values'])}")
-        if told["type"] in NUMBERS and not (told["none"] and text == "none"):
-            try:
-                self._check_bounds(key, told, float(text), told["type"] == "share" and "." in text)
-            except ValueError:
-                raise UsageError(f"{self.where}: {key}: found {text}, expected {told['range']}"
-                                 ) from None
+            raise self._wrong(key, show(given), told["range"])
+        return self._checked(key, {True: "yes", False: "no"}[given] if isinstance(given, bool) else
+                             decimal_text(given, told["type"] == "share") if isinstance(given, float) else str(given))
+
+    def _checked(self, key: str, text: str) -> str:
+        """A value as records write it, which the program takes."""
+        try:
+            settings_of(f"{next(iter(self.bases))},{key}={text}")
+        except UsageError as error:   # another mistake is one of the whole record, not of this value
+            if (told := str(error).partition(f"bad value of {key}: "))[1]:
+                raise UsageError(f"{self.where}: {key}: {told[2]}") from None
         return text
 
     def _declared_words(self, key: str, told: Mapping[str, Any]) -> list[str]:
@@ -208,54 +199,30 @@ class Space:
                      all(base.get(one, "none") == "none" for base in self.bases.values())]
             return not kind["only_in_presets"] and not files
 
-        return [name for name in told["values"] if free(name)]
-
-    def _check_bounds(self, key: str, told: Mapping[str, Any], value: float, share: bool) -> None:
-        """`share`: the value is a fraction of the budget."""
-        low, high = told["low"], told["high"] if told["high"] is not None else math.inf
-        good = 0 <= value <= 1 if share else (
-            low <= value <= high and not (told["low_open"] and value == low)
-            and not (told["high_open"] and value == high))
-        if told["odd"] and value % 2 != 1:
-            good = False
-        if not good:
-            raise UsageError(f"{self.where}: {key}: found {value:g}, expected {told['range']}")
+        return list(filter(free, told["values"]))
 
     def _range(self, key: str, told: Mapping[str, Any], given: Mapping[str, Any]) -> Axis:
-        if told["type"] not in NUMBERS:
-            raise UsageError(f"{self.where}: {key}: found {show(given)}, expected a list of values")
-        table = Table(given, f"{self.where}: {key}")
-        ends = [table.left.pop(name, None) for name in ("low", "high")]
-        step = table.left.pop("step", None)
-        log = table.take("log", bool, False, "true or false")
-        table.done()
-        whole = told["type"] == "count" or (
-            told["type"] == "share" and all(type(end) is int for end in ends))
-        ends = self._open_ends(key, told, ends, whole)
+        own = table(given, RANGE, f"{self.where}: {key}")
+        share = told["type"] == "share"
+        whole = told["type"] == "count" or share and type(own.low) is type(own.high) is int
+        low, high = self._open_ends(key, told, own.low, own.high, whole)
         number = int if whole else (int, float)
-        for one in (*ends, *([] if step is None else [step])):
+        for one in (low, high, *([] if own.step is None else [own.step])):
             if isinstance(one, bool) or not isinstance(one, number):
-                raise UsageError(f"{self.where}: {key}: found {show(one)}, expected " +
-                                 ("whole numbers" if whole else "numbers"))
-        low, high = ends
-        if told["odd"] and step is None:
-            step = 2
-        for end in ends:
-            self._check_bounds(key, told, end, told["type"] == "share" and not whole)
-        if low >= high or (log and low <= 0) or (step is not None and step <= 0) or (
-                log and step is not None):
-            raise UsageError(f"{self.where}: {key}: found {show(given)}, expected low < high, step "
-                             "> 0, and with log low > 0 and no step")
+                raise self._wrong(key, show(one), "whole numbers" if whole else "numbers")
+        for end in (low, high):
+            self._checked(key, str(end) if whole else decimal_text(end, share))
+        step = 2 if told["odd"] and own.step is None else own.step
+        if low >= high or own.log and (low <= 0 or step is not None) or step is not None and step <= 0:
+            raise self._wrong(key, show(given), "low < high, step > 0, and with log low > 0 and no step")
         if told["odd"]:
             return Axis(key, IntDistribution(low, high, step=step + step % 2))
         if whole:
-            return Axis(key, IntDistribution(low, high, log=log, step=step or 1))
-        return Axis(key, FloatDistribution(float(low), float(high), log=log, step=step),
-                    told["type"] == "share")
+            return Axis(key, IntDistribution(low, high, log=own.log, step=step or 1))
+        return Axis(key, FloatDistribution(float(low), float(high), log=own.log, step=step), share)
 
-    def _open_ends(self, key: str, told: Mapping[str, Any], ends: list, whole: bool) -> list:
+    def _open_ends(self, key: str, told: Mapping[str, Any], low: Any, high: Any, whole: bool) -> list:
         """Ends that are not given are the declared ones; a share, count or fraction, has none."""
-        low, high = ends
         if high is None or (low is None and told["type"] == "share"):
             if told["high"] is None:
                 raise UsageError(f"{self.where}: {key}: not both ends are declared, expected "

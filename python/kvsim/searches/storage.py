@@ -23,17 +23,19 @@ class FileLock:
 
     def __init__(self, path: Path):
         self.path = path
-        self.file = None
 
-    def acquire(self) -> bool:
-        file = self.path.open("a")
-        fcntl.lockf(file, fcntl.LOCK_EX)
-        self.file = file
+    def acquire(self, how: int = 0) -> bool:
+        """Waits for it; not with LOCK_NB, where another process has it."""
+        self.file = self.path.open("a")
+        try:
+            fcntl.lockf(self.file, fcntl.LOCK_EX | how)
+        except BlockingIOError:
+            self.file.close()
+            return False
         return True
 
     def release(self) -> None:
         self.file.close()
-        self.file = None
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -97,21 +99,8 @@ class Folder:
 
 def _drop_torn_line(journal: Path) -> None:
     """A process that was killed while it wrote leaves a line without an end."""
-    if not journal.exists():
-        return
-    with journal.open("r+b") as file:
-        size = file.seek(0, os.SEEK_END)
-        kept = size
-        while kept > 0:
-            first = max(0, kept - 65536)
-            file.seek(first)
-            at = file.read(kept - first).rfind(b"\n")
-            if at >= 0:
-                kept = first + at + 1
-                break
-            kept = first
-        if kept < size:
-            file.truncate(kept)
+    if journal.exists():
+        os.truncate(journal, journal.read_bytes().rfind(b"\n") + 1)
 
 
 class Worker:
@@ -125,16 +114,12 @@ class Worker:
 
     def is_alive(self, name: str) -> bool:
         """Does the process of this name still hold its lock?"""
-        if name == self.name:
+        lock = FileLock(self.folder.workers / f"{name}.lock")
+        if name == self.name or not lock.path.exists():
+            return name == self.name
+        if not lock.acquire(fcntl.LOCK_NB):
             return True
-        path = self.folder.workers / f"{name}.lock"
-        if not path.exists():
-            return False
-        with path.open("a") as file:
-            try:
-                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                return True
+        lock.release()
         return False
 
     def close(self) -> None:

@@ -6,7 +6,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import optuna
@@ -16,8 +16,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from ..errors import UsageError
 from ..whole import write_text
-from . import texts
-from .config import SearchConfig
+from .config import Objective, SearchConfig, Text, check_apart, same_texts, text_of
 from .evaluate import Measured, Replayer, objective_value
 from .space import Space
 from .storage import NAME, Folder, Worker
@@ -55,15 +54,40 @@ class Seeded(BaseSampler):
         return sampler.sample_independent(study, trial, param_name, param_distribution)
 
 
-def make_pruner(config: SearchConfig) -> BasePruner:
-    own = config.pruner
-    if own.kind == "median":
-        return optuna.pruners.MedianPruner(n_startup_trials=own.startup)
-    if own.kind == "percentile":
-        return optuna.pruners.PercentilePruner(own.percentile, n_startup_trials=own.startup)
-    if own.kind == "halving":
-        return optuna.pruners.SuccessiveHalvingPruner(reduction_factor=2)
-    return optuna.pruners.NopPruner()
+PRUNERS: dict[str, Callable[[Any], BasePruner]] = {
+    "none": lambda own: optuna.pruners.NopPruner(),
+    "median": lambda own: optuna.pruners.MedianPruner(n_startup_trials=own.startup),
+    "percentile": lambda own: optuna.pruners.PercentilePruner(own.percentile, n_startup_trials=own.startup),
+    "halving": lambda own: optuna.pruners.SuccessiveHalvingPruner(reduction_factor=2),
+}
+
+
+# A place that candidates are measured on: a text, and its layers (none: all).
+Look = tuple[Text, tuple[int, ...]]
+
+
+@dataclass
+class Candidate:
+    """A record on its way over the texts, which ends in a state."""
+
+    trial: Trial
+    typed: str
+    record: str = ""   # canonical
+    measured: list[Measured] = field(default_factory=list)
+    state: str = ""
+    values: list[float] | None = None
+    more: dict[str, Any] = field(default_factory=dict)   # attributes of the trial
+
+    def end(self, state: str, values: list[float] | None = None, **more: Any) -> None:
+        self.state, self.values, self.more = state, values, more
+
+    def outcome(self) -> dict[str, Any]:
+        return {"number": self.trial.number, "state": self.state, "values": self.values,
+                "attributes": {"record": self.record or self.typed, "measured": self.measured, **self.more}}
+
+
+def at_work(group: Sequence[Candidate]) -> list[Candidate]:
+    return [one for one in group if not one.state]
 
 
 class Study:
@@ -76,19 +100,22 @@ class Study:
         self.config = config
         self.folder = Folder(out)
         self.space = Space(config)
-        self.searched = list(map(texts.text_of, config.search))
-        self.aside = list(map(texts.text_of, config.report))
-        texts.check_apart(self.searched, self.aside, config.apart)
+        self.searched = list(map(text_of, config.search))
+        self.aside = list(map(text_of, config.report))
+        check_apart(self.searched, self.aside, config.apart)
+        self.looks: list[Look] = [(one, ()) for one in self.searched]
+        if config.pruner.layers:
+            self.looks.insert(0, (self.searched[0], config.pruner.layers))
         self.replayer = Replayer(config, threads, model)
         starts = [self.space.params_of(record) for record in config.start]
         storage = self.folder.open()
         with self.folder.turn.held():
             self.optuna = optuna.create_study(
                 storage=storage, study_name=NAME, load_if_exists=True,
-                pruner=make_pruner(config), sampler=Seeded(config),
+                pruner=PRUNERS[config.pruner.kind](config.pruner), sampler=Seeded(config),
                 directions=[one.direction for one in config.objectives])
             self._claim(starts)
-        self.reference = self._references()
+            self.reference = self._references()
 
     # ---- what the study is of ----
 
@@ -98,53 +125,47 @@ class Study:
 
     def _claim(self, starts: Sequence[dict[str, Any]]) -> None:
         """Writes what the study is of, or refuses another search's folder."""
-        told = self.attributes.get("search")
-        if told is None:
+        note = self.optuna.set_user_attr
+        told = self.attributes
+        if "search" not in told:
             for params in starts:
                 self.optuna.enqueue_trial(params, skip_if_exists=True)   # of a run that was cut off
-            self.optuna.set_user_attr("searched", [asdict(one) for one in self.searched])
-            self.optuna.set_user_attr("set_aside", [asdict(one) for one in self.aside])
-            self.optuna.set_user_attr("search", self.config.identity())
+            note("searched", [asdict(one) for one in self.searched])
+            note("set_aside", [asdict(one) for one in self.aside])
+            note("search", self.config.identity())
             return
-        before, now = json.loads(told), json.loads(self.config.identity())
+        before, now = json.loads(told["search"]), json.loads(self.config.identity())
         other = [name for name in now if before.get(name) != now[name]]
-        if not texts.same_texts(self.attributes["searched"], self.searched):
+        if not same_texts(told["searched"], self.searched):
             other.append("traces.search")
         if other:
             raise UsageError(f"{self.folder.path}: the study of another search, expected another "
                              f"folder: {', '.join(other)} differ")
-        self._claim_aside()
-
-    def _claim_aside(self) -> None:
-        """Texts set aside may be named late, but not be others once they were opened."""
-        before = self.attributes.get("set_aside", [])
-        if texts.same_texts(before, self.aside):
-            return
-        if self.attributes.get("opened"):
-            raise UsageError(f"{self.folder.path}: the texts set aside were opened and are "
-                             "recorded; found others, expected the same")
-        self.optuna.set_user_attr("set_aside", [asdict(one) for one in self.aside])
+        # Texts set aside may be named late, but not be others once they were opened.
+        if not same_texts(told.get("set_aside", []), self.aside):
+            if told.get("opened"):
+                raise UsageError(f"{self.folder.path}: the texts set aside were opened and are "
+                                 "recorded; found others, expected the same")
+            note("set_aside", [asdict(one) for one in self.aside])
 
     def _references(self) -> dict[str, dict[str, Measured]]:
-        """Measurements of the references on each searched text, once per study."""
+        """Measurements of the references at each look, once per study."""
         # The first base, too: what is wrong with all candidates is said before any is tried.
         records = sorted({self.config.base[0], *(
             one.reference for one in self.config.objectives if one.reference)})
-        with self.folder.turn.held():
-            known = dict(self.attributes.get("references", {}))
-            for text in self._looks():
-                key = look_key(text)
-                if key not in known:
-                    known[key] = measured_or_raise(self.replayer, text, records)
-                    self.optuna.set_user_attr("references", known)
+        known = dict(self.attributes.get("references", {}))
+        for text, layers in self.looks:
+            if (at := look_key((text, layers))) in known:
+                continue
+            answers = self.replayer.answers(text.file, records)
+            measured = {} if any(fault for _, fault in answers.values()) else \
+                self.replayer.measure(text.file, records, layers)
+            for fault in [*(fault for _, fault in answers.values()), *measured.values()]:
+                if fault and isinstance(fault, str):
+                    raise UsageError(fault)
+            known[at] = {one: measured[answers[one][0]] for one in records}
+            self.optuna.set_user_attr("references", known)
         return known
-
-    def _looks(self) -> list[tuple[Any, tuple[int, ...]]]:
-        """Places that a candidate is measured on, in order: a text and its layers (none: all)."""
-        looks = [(one, ()) for one in self.searched]
-        if self.config.pruner.layers:
-            looks.insert(0, (self.searched[0], self.config.pruner.layers))
-        return looks
 
     # ---- candidates ----
 
@@ -157,22 +178,18 @@ class Study:
         wanted = trials or self.config.trials
         worker = Worker(self.folder)
         try:
-            while group := self._ask(worker, wanted):
-                self._finish(worker, self._evaluate(group))
-                tell(self)
-            self._wait_for_others(worker, wanted)
+            while True:
+                if group := self._ask(worker, wanted):
+                    self._finish(worker, self._evaluate(group))
+                    tell(self)
+                elif any(one.state == TrialState.RUNNING for one in self.trials()):
+                    time.sleep(0.5)   # what others still work on is adopted when they die
+                else:
+                    return
         finally:
             worker.close()
 
-    def _wait_for_others(self, worker: Worker, wanted: int) -> None:
-        """Nothing is left to ask for; what others still work on is adopted when they die."""
-        while any(one.state == TrialState.RUNNING for one in self.trials()):
-            if group := self._ask(worker, wanted):
-                self._finish(worker, self._evaluate(group))
-            else:
-                time.sleep(0.5)
-
-    def _ask(self, worker: Worker, wanted: int) -> list[tuple[Trial, str]]:
+    def _ask(self, worker: Worker, wanted: int) -> list[Candidate]:
         """The next group: candidates that a dead process left, else new ones."""
         with self.folder.turn.held():
             self._tell_pending(worker)
@@ -180,31 +197,95 @@ class Study:
                        not worker.is_alive(one.user_attrs.get("worker", ""))]
             asked = sum(one.state != TrialState.WAITING for one in self.trials())
             size = self.config.group
-            group = orphans[:size]
-            # Groups begin at multiples of their size: one that was cut off while it was asked for
-            # is asked for to its end.
-            new = -asked % size if orphans else size
-            new = max(0, min(new, wanted - asked))
-            candidates = [self._candidate(worker, one) for one in group]
-            if len(group) == len(orphans):
-                candidates += [self._candidate(worker, None) for _ in range(new)]
+            candidates = [self._candidate(worker, one) for one in orphans[:size]]
+            if len(orphans) <= size:
+                # Groups begin at multiples of their size: one that was cut off while it was asked for
+                # is asked for to its end.
+                new = -asked % size if orphans else size
+                candidates += [self._candidate(worker) for _ in range(min(new, wanted - asked))]
             return candidates
 
-    def _candidate(self, worker: Worker, orphan: FrozenTrial | None) -> tuple[Trial, str]:
-        if orphan is None:
-            trial = self.optuna.ask()
-        else:
-            trial = Trial(self.optuna, orphan._trial_id)
+    def _candidate(self, worker: Worker, orphan: FrozenTrial | None = None) -> Candidate:
+        trial = Trial(self.optuna, orphan._trial_id) if orphan else self.optuna.ask()
         trial.set_user_attr("worker", worker.name)
-        return trial, self.space.suggest(trial)
+        return Candidate(trial, self.space.suggest(trial))
 
-    # ---- what becomes of them ----
+    # ---- measured text by text; candidates that are given up leave their group on the way ----
 
-    def _evaluate(self, group: Sequence[tuple[Trial, str]]) -> list[dict[str, Any]]:
-        """Measures a group text by text; candidates that are given up leave it on the way."""
+    def _evaluate(self, group: Sequence[Candidate]) -> list[dict[str, Any]]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")   # of values reported twice, after an interruption
-            return Evaluation(self, group).outcomes()
+            self._check(group)
+            self._recall(at_work(group))
+            for step in range(len(self.looks)):
+                self._look(step, at_work(group))
+            for one in at_work(group):
+                if values := self._values(one, self.config.objectives, one.measured, self.looks[-len(self.searched):]):
+                    one.end("COMPLETE", values)
+        return [one.outcome() for one in sorted(group, key=lambda one: one.trial.number)]
+
+    def _check(self, group: Sequence[Candidate]) -> None:
+        """Records that a replay would refuse are infeasible; others get their canonical text."""
+        for text in self.searched:
+            if left := at_work(group):
+                answers = self.replayer.answers(text.file, sorted({one.typed for one in left}))
+                for one in left:
+                    record, fault = answers[one.typed]
+                    one.record = record or one.typed
+                    if fault:
+                        one.end("PRUNED", infeasible=fault)
+
+    def _recall(self, group: Sequence[Candidate]) -> None:
+        """Records that the study has measured are not measured again."""
+        known = {one.user_attrs["record"]: one for one in self.trials()
+                 if one.state == TrialState.COMPLETE or "unranked" in one.user_attrs}
+        for one in group:
+            if before := known.get(one.record):
+                why = before.user_attrs.get("unranked")
+                one.measured = before.user_attrs["measured"]
+                one.end("PRUNED" if why else "COMPLETE", None if why else before.values,
+                        same_as=before.number, **({"unranked": why} if why else {}))
+
+    def _look(self, step: int, group: Sequence[Candidate]) -> None:
+        """Measures a group at one place; the pruner sees the objective over what has been measured so far."""
+        if not group:
+            return
+        text, layers = self.looks[step]
+        measured = self.replayer.measure(text.file, sorted({one.record for one in group}), layers)
+        base = self.reference[look_key((text, layers))][self.config.base[0]]
+        prunes = self.config.pruner.kind != "none"
+        for one in group:
+            found = measured[one.record]
+            if isinstance(found, str):
+                one.end("PRUNED", infeasible=found)
+                continue
+            if not layers:
+                one.measured.append(found)
+                if why := self.replayer.why_unranked(found, base):
+                    one.end("PRUNED", unranked=f"{text.name}: {why}")
+                    continue
+            if prunes:
+                so_far = ([found], [self.looks[step]]) if layers else (
+                    one.measured, self.looks[-len(self.searched):])
+                if values := self._values(one, self.config.objectives[:1], *so_far):
+                    one.trial.report(values[0], step)
+        if prunes and step < len(self.looks) - 1:
+            for one in at_work(group):
+                if one.trial.should_prune():
+                    one.end("PRUNED")
+
+    def _values(self, one: Candidate, objectives: Sequence[Objective], measured: Sequence[Measured],
+                looks: Sequence[Look]) -> list[float]:
+        """Values of the objectives over the first of these looks; none where they leave one undefined."""
+        reference = [self.reference[look_key(look)] for look, _ in zip(looks, measured)]
+        try:
+            return [objective_value(objective, self.config.budgets, measured, reference)
+                    for objective in objectives]
+        except ValueError as error:
+            one.end("PRUNED", infeasible=f"undefined: {error}")
+            return []
+
+    # ---- what becomes of them ----
 
     def _finish(self, worker: Worker, outcomes: list[dict[str, Any]]) -> None:
         """Tells the study; what is measured survives the end of this process in between."""
@@ -248,145 +329,6 @@ class Study:
         return list(fronts.values())
 
 
-def look_key(look: tuple[Any, tuple[int, ...]]) -> str:
+def look_key(look: Look) -> str:
     text, layers = look
     return text.digest + (":" + ",".join(map(str, layers)) if layers else "")
-
-
-def measured_or_raise(replayer: Replayer, look: tuple[Any, tuple[int, ...]],
-                      records: Sequence[str]) -> dict[str, Measured]:
-    """Measures records that must work: references."""
-    text, layers = look
-    answers = replayer.answers(text.file, records)
-    for _, fault in answers.values():
-        if fault:
-            raise UsageError(fault)
-    measured = replayer.measure(text.file, records, layers)
-    for one in measured.values():
-        if isinstance(one, str):
-            raise UsageError(one)
-    return {record: measured[answers[record][0]] for record in records}
-
-
-class Evaluation:
-    """One group on its way over the texts."""
-
-    def __init__(self, study: Study, group: Sequence[tuple[Trial, str]]):
-        self.study = study
-        self.objectives = study.config.objectives
-        self.budgets = study.config.budgets
-        self.trials = {trial.number: trial for trial, _ in group}
-        self.typed = {trial.number: record for trial, record in group}
-        self.measured: dict[int, list[Measured]] = {number: [] for number in self.trials}
-        self.outcome: dict[int, dict[str, Any]] = {}
-        self.records: dict[int, str] = {}
-
-    def outcomes(self) -> list[dict[str, Any]]:
-        self._check()
-        self._known()
-        for step, look in enumerate(self.study._looks()):
-            self._look(step, look)
-        for number in self._left():
-            try:
-                values = self._values(number)
-            except ValueError as error:
-                self._infeasible(number, f"undefined: {error}")
-                continue
-            self._end(number, "COMPLETE", values)
-        return [self.outcome[number] for number in sorted(self.outcome)]
-
-    def _left(self) -> list[int]:
-        return [number for number in sorted(self.trials) if number not in self.outcome]
-
-    def _check(self) -> None:
-        """Records that a replay would refuse are infeasible; others get their canonical text."""
-        for text in self.study.searched:
-            left = sorted({self.typed[number] for number in self._left()})
-            if not left:
-                return
-            answers = self.study.replayer.answers(text.file, left)
-            for number in self._left():
-                record, fault = answers[self.typed[number]]
-                self.records[number] = record or self.typed[number]
-                if fault:
-                    self._infeasible(number, fault)
-
-    def _known(self) -> None:
-        """Records that the study has measured are not measured again."""
-        known = {one.user_attrs["record"]: one for one in self.study.trials()
-                 if one.state == TrialState.COMPLETE or "unranked" in one.user_attrs}
-        for number in self._left():
-            if one := known.get(self.records[number]):
-                self.measured[number] = one.user_attrs["measured"]
-                if why := one.user_attrs.get("unranked"):
-                    self._given_up(number, "unranked", why)
-                else:
-                    self._end(number, "COMPLETE", one.values)
-                self.outcome[number]["attributes"]["same_as"] = one.number
-
-    def _look(self, step: int, look: tuple[Any, tuple[int, ...]]) -> None:
-        text, layers = look
-        numbers = self._left()
-        records = sorted({self.records[number] for number in numbers})
-        if not records:
-            return
-        measured = self.study.replayer.measure(text.file, records, layers)
-        reference = self._reference(look)
-        for number in numbers:
-            one = measured[self.records[number]]
-            if isinstance(one, str):
-                self._infeasible(number, one)
-            elif layers:
-                self._report(number, step, [one], [reference])
-            else:
-                self.measured[number].append(one)
-                base = self._reference(look)[self.study.config.base[0]]
-                if why := self.study.replayer.why_unranked(one, base):
-                    self._given_up(number, "unranked", f"{text.name}: {why}")
-                    continue
-                so_far = self.measured[number]
-                looks = [item for item in self.study._looks() if not item[1]][:len(so_far)]
-                self._report(number, step, so_far, [self._reference(item) for item in looks])
-        self._prune(numbers)
-
-    def _reference(self, look: tuple[Any, tuple[int, ...]]) -> dict[str, Measured]:
-        return self.study.reference.get(look_key(look), {})
-
-    def _report(self, number: int, step: int, measured: list[Measured],
-                reference: list[dict[str, Measured]]) -> None:
-        """Tells the pruner the objective over what has been measured so far."""
-        if self.study.config.pruner.kind == "none":
-            return
-        try:
-            value = objective_value(self.objectives[0], self.budgets, measured, reference)
-        except ValueError as error:
-            self._infeasible(number, f"undefined: {error}")
-            return
-        self.trials[number].report(value, step)
-
-    def _prune(self, numbers: Sequence[int]) -> None:
-        if self.study.config.pruner.kind == "none":
-            return
-        last = len(self.measured[numbers[0]]) == len(self.study.searched)
-        for number in numbers:
-            if number not in self.outcome and not last and self.trials[number].should_prune():
-                self._end(number, "PRUNED", None)
-
-    def _values(self, number: int) -> list[float]:
-        looks = [item for item in self.study._looks() if not item[1]]
-        reference = [self._reference(item) for item in looks]
-        return [objective_value(one, self.budgets, self.measured[number], reference)
-                for one in self.objectives]
-
-    def _infeasible(self, number: int, reason: str) -> None:
-        self._given_up(number, "infeasible", reason)
-
-    def _given_up(self, number: int, what: str, reason: str) -> None:
-        self._end(number, "PRUNED", None)
-        self.outcome[number]["attributes"][what] = reason
-
-    def _end(self, number: int, state: str, values: Sequence[float] | None) -> None:
-        self.outcome[number] = {
-            "number": number, "state": state, "values": None if values is None else list(values),
-            "attributes": {"record": self.records.get(number, self.typed[number]),
-                           "measured": self.measured[number]}}

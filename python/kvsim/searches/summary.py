@@ -1,7 +1,10 @@
-"""Findings of a study, as text and as tables."""
+"""Findings of a study, as text and as tables; the best on the texts that were set aside, which are opened
+by the report alone, and every time is recorded."""
 
+import datetime
 import math
 import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -11,33 +14,41 @@ import pandas
 from optuna.trial import FrozenTrial, TrialState
 
 from .. import ranking
-from ..plain import counted
-from .config import HELD, Objective
-from .evaluate import Measured, by_budget
+from ..errors import UsageError
+from ..plain import counted, csv_text
+from ..plots import statistics
+from ..whole import write_text
+from .config import HELD, RANKED_BY, Objective
+from .evaluate import LOOP_LOSS, relative, shown
 from .study import Study, look_key
 
 LEAST = 16   # candidates with a key before its importance is told
+MOST = 16    # candidates of a front that are measured on texts set aside
+#: What becomes of candidates, and how it is counted.
+STATES = {"measured": "measured", "again": "the same record as an earlier one", "given up": "given up on the way",
+          "infeasible": "infeasible", "unranked": "not ranked", "at work": "at work"}
+
+
+def tried(study: Study) -> list[FrozenTrial]:
+    return [one for one in study.trials() if one.state != TrialState.WAITING]
+
+
+def state_of(one: FrozenTrial) -> str:
+    """What became of a candidate, a word of STATES."""
+    given_up = next((what for what in ("infeasible", "unranked") if what in one.user_attrs), "given up")
+    return {TrialState.PRUNED: given_up, TrialState.RUNNING: "at work"}.get(one.state, "measured")
 
 
 def counts(study: Study) -> dict[str, int]:
     """How many candidates were tried, and what became of them."""
-    trials = [one for one in study.trials() if one.state != TrialState.WAITING]
-    new = [one for one in trials if "same_as" not in one.user_attrs]
-    apart = {what: sum(what in one.user_attrs for one in new) for what in ("infeasible", "unranked")}
-    state = {name: sum(one.state == TrialState[name] for one in new)
-             for name in ("COMPLETE", "PRUNED", "RUNNING")}
-    return {"tried": len(trials), "measured": state["COMPLETE"], "again": len(trials) - len(new),
-            "given up": state["PRUNED"] - sum(apart.values()), **apart,
-            "running": state["RUNNING"]}
+    own = Counter("again" if "same_as" in one.user_attrs else state_of(one) for one in tried(study))
+    return {"tried": own.total(), **{name: own[name] for name in STATES}}
 
 
 def counts_text(study: Study) -> str:
     found = counts(study)
-    parts = [f"{found['measured']} measured"]
-    parts += [f"{found[name]} {text}" for name, text in
-              (("again", "the same record as an earlier one"), ("given up", "given up on the way"),
-               ("infeasible", "infeasible"), ("unranked", "not ranked"), ("running", "at work")) if found[name]]
-    return f"{found['tried']} candidates tried: {', '.join(parts)}"
+    return f"{found['tried']} candidates tried: " + ", ".join(
+        f"{found[name]} {text}" for name, text in STATES.items() if found[name] or name == "measured")
 
 
 def importances(study: Study, objective: int = 0) -> dict[str, float]:
@@ -62,27 +73,6 @@ def importances(study: Study, objective: int = 0) -> dict[str, float]:
             if whole > 0}
 
 
-def relative(objective: Objective, budgets: Sequence[str], measured: Sequence[Measured],
-             reference: Sequence[Mapping[str, Measured]]) -> np.ndarray:
-    """[texts, budgets]: ln of value over reference, or the value where there is none."""
-    rows = []
-    for one, other in zip(measured, reference):
-        values = by_budget(objective, one, other.get(objective.reference, {}))
-        rows.append([values[budgets.index(b)] for b in objective.budgets or budgets])
-    return np.array(rows)
-
-
-def shown(objective: Objective, values: np.ndarray) -> np.ndarray:
-    """Means of logarithms as the ratios that they stand for."""
-    return np.exp(values) if objective.reference else values
-
-
-def value_text(objective: Objective, value: float) -> str:
-    if objective.reference:
-        return f"{math.exp(value):.3f} of {objective.reference}"
-    return f"{value:.4g}"
-
-
 def best_text(study: Study) -> str:
     """One line: the best so far."""
     found = study.best()
@@ -90,8 +80,9 @@ def best_text(study: Study) -> str:
         return "none measured yet"
     if len(study.config.objectives) > 1:
         return f"{len(found)} that no other beats in every objective"
-    return (f"best {value_text(study.config.objectives[0], found[0].value)}: "
-            f"{found[0].user_attrs['record']}")
+    objective, value = study.config.objectives[0], found[0].value
+    said = f"{math.exp(value):.3f} of {objective.reference}" if objective.reference else f"{value:.4g}"
+    return f"best {said}: {found[0].user_attrs['record']}"
 
 
 def texts_line(texts: Sequence[Mapping], verb: str) -> str:
@@ -102,9 +93,13 @@ def texts_line(texts: Sequence[Mapping], verb: str) -> str:
 def summary_text(study: Study) -> str:
     """The study so far, as the command prints it."""
     told = study.attributes
-    lines = [counts_text(study), texts_line(told["searched"], "searched on"),
-             texts_line(told["set_aside"], "set aside") + opened_text(told)
-             if told["set_aside"] else "no text is set aside"]
+    lines = [counts_text(study), texts_line(told["searched"], "searched on")]
+    if told["set_aside"]:
+        opened = len(told.get("opened", []))
+        lines.append(texts_line(told["set_aside"], "set aside")
+                     + (f" (opened {counted(opened, 'time')})" if opened else " (not opened)"))
+    else:
+        lines.append("no text is set aside")
     lines += unranked_lines(study)
     best = study.best()
     for number, objective in enumerate(study.config.objectives):
@@ -114,8 +109,8 @@ def summary_text(study: Study) -> str:
             lines.append("  importance of keys: " + ", ".join(
                 f"{key} {value:.2f}" for key, value in list(weights.items())[:8]))
     if best:
-        lines += ["", "found on the texts that were searched; --report measures it on others"
-                  if told["set_aside"] else "found on the texts that were searched"]
+        lines += ["", "found on the texts that were searched"
+                  + ("; --report measures it on others" if told["set_aside"] else "")]
     return "\n".join(lines)
 
 
@@ -137,44 +132,159 @@ def unranked_lines(study: Study) -> list[str]:
     return lines
 
 
-def opened_text(told: Mapping) -> str:
-    opened = told.get("opened", [])
-    if not opened:
-        return " (not opened)"
-    return f" (opened {counted(len(opened), 'time')})"
+def grid(title: str, columns: Sequence[str], width: int, rows: Sequence[tuple[Sequence[str], str]],
+         last: str) -> list[str]:
+    """Lines of a table: cells at the right of their columns, then what each row is of."""
+    return [title, *("  " + "".join(f"{cell:>{width}}" for cell in cells) + f"  {name}"
+                     for cells, name in [([*columns, "all"], last), *rows])]
 
 
 def objective_lines(study: Study, objective: Objective, best: Sequence[FrozenTrial]) -> list[str]:
     """A table of the best candidates by budget."""
-    budgets = list(objective.budgets or study.config.budgets)
     kind = "geometric mean" if objective.reference else "mean"
-    lines = [f"{objective.label} ({objective.direction}; {kind} over "
-             f"{counted(len(study.searched), 'text')})",
-             "  " + "".join(f"{b:>9}" for b in budgets) + f"{'all':>9}  candidate"]
-    reference = [study.reference.get(look_key((one, ())), {}) for one in study.searched]
+    reference = [study.reference[look_key((one, ()))] for one in study.searched]
+    rows = []
     for one in best:
         table = relative(objective, study.config.budgets, one.user_attrs["measured"], reference)
-        cells = [*shown(objective, table.mean(axis=0)), shown(objective, table.mean())]
-        lines.append("  " + "".join(f"{cell:>9.4g}" for cell in cells) +
-                     f"  {one.number}: {one.user_attrs['record']}")
-    return lines
+        means = [*shown(objective, table.mean(axis=0)), shown(objective, table.mean())]
+        rows.append(([f"{mean:.4g}" for mean in means], f"{one.number}: {one.user_attrs['record']}"))
+    return grid(f"{objective.label} ({objective.direction}; {kind} over "
+                f"{counted(len(study.searched), 'text')})", objective.budgets or study.config.budgets, 9, rows,
+                "candidate")
 
 
 def trials_table(study: Study) -> pandas.DataFrame:
     """A row per candidate: what it was, its values, what became of it."""
     rows = []
-    for one in study.trials():
-        if one.state == TrialState.WAITING:
-            continue
-        attributes = one.user_attrs
-        why = attributes.get("infeasible", attributes.get("unranked", ""))
-        state = "infeasible" if "infeasible" in attributes else \
-            "not ranked" if "unranked" in attributes else {
-            "COMPLETE": "measured", "PRUNED": "given up", "RUNNING": "at work"}.get(
-                one.state.name, one.state.name.lower())
-        row = {"candidate": one.number, "state": state, "record": attributes.get("record", "")}
-        for number, objective in enumerate(study.config.objectives):
-            row[objective.title] = one.values[number] if one.values else math.nan
-        row |= {key: one.params[key] for key in one.params}
-        rows.append(row | {"reason": why})
+    for one in tried(study):
+        state, own = state_of(one), one.user_attrs
+        values = one.values or [math.nan] * len(study.config.objectives)
+        rows.append({"candidate": one.number, "state": "not ranked" if state == "unranked" else state,
+                     "record": own.get("record", ""),
+                     **{objective.title: value for objective, value in zip(study.config.objectives, values)},
+                     **one.params, "reason": own.get("infeasible", own.get("unranked", ""))})
     return pandas.DataFrame(rows)
+
+
+# ---- on texts set aside ----
+
+class Report:
+    """Measurements of a study's best on the texts set aside."""
+
+    def __init__(self, study: Study, closed_loop: bool = False):
+        self.study, self.config, self.closed_loop = study, study.config, closed_loop
+        self.best = [one.user_attrs["record"] for one in study.best()][:MOST]
+        if not self.best:
+            raise UsageError(f"{study.folder.path}: no candidate is measured yet")
+        references = [one.reference for one in self.config.objectives if one.reference]
+        others = list(dict.fromkeys([*references, *self.config.base, *self.config.beside]))
+        names = study.replayer.answers(study.aside[0].file, others)
+        for record, fault in names.values():
+            if fault:
+                raise UsageError(fault)
+        self.canonical = {one: names[one][0] for one in others}
+        self.records = list(dict.fromkeys([*self.best, *self.canonical.values()]))
+        self.reference = self.canonical[references[0]] if references else ""
+        self.variables = list(study.replayer.variables)
+        if closed_loop and LOOP_LOSS not in self.variables:
+            self.variables.append(LOOP_LOSS)
+
+    def run(self) -> str:
+        """Measures and writes everything; the report as text."""
+        study, folder = self.study, self.study.folder.path
+        # Who looks has looked: that the texts are opened is written down before they are.
+        with study.folder.turn.held():
+            self.before = list(study.attributes.get("opened", []))
+            study.optuna.set_user_attr("opened", [*self.before, {
+                "time": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+                "tried": counts(study)["tried"], "best": self.best,
+                "beside": list(self.canonical.values()), "closed_loop": self.closed_loop,
+                "set_aside": [one.digest for one in study.aside]}])
+        (folder / "report").mkdir(parents=True, exist_ok=True)
+        self.measured = [study.replayer.measured(
+            one.file, folder / "report" / f"{one.name}.nc", self.records, self.closed_loop)
+            for one in study.aside]
+        rows = [[text.name, record, budget, variable, f"{value:.9g}", self.reference]
+                for text, found in zip(study.aside, self.measured) for record in self.records
+                for variable, values in found[record].items() if variable not in RANKED_BY
+                for budget, value in zip(self.config.budgets, values)]
+        write_text(folder / "report.csv", csv_text(pandas.DataFrame(
+            rows, columns=["text", "policy", "budget", "variable", "value", "reference"])))
+        text = self.text()
+        write_text(folder / "report.txt", text + "\n")
+        return text
+
+    # ---- as text ----
+
+    def text(self) -> str:
+        """The report: what was tried, on what, when the texts were opened, and what was found."""
+        told = self.study.attributes
+        lines = [counts_text(self.study)]
+        for verb, name in (("searched on", "searched"), ("reported on", "set_aside")):
+            lines.append(f"{verb}:")
+            lines += [f"  {Path(one['file']).stem}: kind {one['kind']}, seed {one['seed']}, length "
+                      f"{one['length']}, {one['digest']}" for one in told[name]]
+        apart = ", ".join(self.config.apart)
+        lines.append(f"no text of one list has {' or '.join(self.config.apart)} of one of "
+                     f"the other" if apart else "the texts differ in their content alone")
+        lines += self._openings()
+        for variable in self.variables:
+            lines += ["", *self._table(self.objective(variable))]
+        return "\n".join(lines + self._unranked())
+
+    def _unranked(self) -> list[str]:
+        """Lines about policies that do not hold what the base does: no fair comparison."""
+        base = self.canonical[self.config.base[0]]
+        said = {}
+        for text, measured in zip(self.study.aside, self.measured):
+            for record in self.records:
+                if why := self.study.replayer.why_unranked(measured[record], measured[base]):
+                    said.setdefault(record, f"{record} {why} on {text.name}")
+        return ["", "not to be ranked with the others: " + "; ".join(said.values())] if said else []
+
+    def objective(self, variable: str) -> Objective:
+        """One variable alone, against what the search's objectives compare it with."""
+        own = next((one for one in self.config.objectives if variable in one.variables), None)
+        reference = self.reference if own is None else own.reference
+        return Objective((variable,), reference, own.direction if own else "minimize")
+
+    def _openings(self) -> list[str]:
+        if not self.before:
+            return ["the texts set aside were opened for this report, for the first time"]
+        lines = [f"the texts set aside had been opened before, "
+                 f"{counted(len(self.before), 'time')}: what was chosen since then may have been "
+                 "chosen by them"]
+        return lines + [f"  {one['time']}, after {one['tried']} candidates, for {one['best'][0]}"
+                        for one in self.before]
+
+    def table(self, objective: Objective) -> dict[str, np.ndarray]:
+        """Per policy [texts, budgets]: ln of the value over the reference's, or the value."""
+        reference = [{objective.reference: one.get(self.reference, {})} for one in self.measured]
+        return {record: relative(objective, self.config.budgets, [one[record] for one in self.measured],
+                                 reference) for record in self.records}
+
+    def _table(self, objective: Objective) -> list[str]:
+        several = len(self.measured) > 1
+        kind = "geometric mean" if objective.reference or scale(objective) == "log" else "mean"
+        rows = []
+        for record, logs in self.table(objective).items():
+            per_text = logs.mean(axis=1)
+            rows.append(([interval_text(column, objective) for column in [*logs.T, per_text]],
+                         f"{shown(objective, np.max(per_text)):<10.3g}"
+                         + ("found: " if record in self.best else "") + record))
+        return grid(f"{objective.label}: {kind} over {counted(len(self.measured), 'text')}"
+                    + (" [95 % interval over texts]" if several else "")
+                    + "; last the text where it is highest, over budgets", self.config.budgets, 22, rows,
+                    f"{'highest':<10}policy")
+
+
+def scale(objective: Objective) -> str:
+    """The scale of its intervals: logarithms of ratios are there already."""
+    return "plain" if objective.reference else ranking.scale_of(objective.variables[0])
+
+
+def interval_text(values: Sequence[float], objective: Objective) -> str:
+    """Mean over texts, with its interval where there are several."""
+    mean, ends = statistics.over_traces(np.asarray(values), scale(objective))
+    mean, low, high = shown(objective, np.array([mean, *ends]))
+    return f"{mean:.3g}" if len(values) < 2 else f"{mean:.3g} [{low:.3g}, {high:.3g}]"
