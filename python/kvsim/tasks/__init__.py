@@ -121,12 +121,12 @@ def sentences(rng: random.Random, sections: int) -> list[str]:
             for one in section(rng, work).split(". ")]
 
 
-def hide(rng: random.Random, facts: list[str], number: int) -> str:
-    """One fact at the depth of the number, or several evenly spread, among sentences."""
+def hide(rng: random.Random, secret: dict[str, int], number: int) -> str:
+    """One secret at the depth of the number, or several evenly spread, among sentences."""
     body = sentences(rng, 1 + length(number))
-    for i, fact in enumerate(facts):
-        at = depth(number) if len(facts) == 1 else (i + 0.5) / len(facts)
-        body.insert(round(at * (len(body) - i)) + i, fact)
+    for i, (name, value) in enumerate(secret.items()):
+        at = depth(number) if len(secret) == 1 else (i + 0.5) / len(secret)
+        body.insert(round(at * (len(body) - i)) + i, f"The secret number of {name} is {value}.")
     return " ".join(body)
 
 
@@ -134,30 +134,21 @@ def secrets(rng: random.Random, count: int) -> dict[str, int]:
     return {name: rng.randint(1000, 9999) for name in rng.sample(FIRST_NAMES, count)}
 
 
-def told(secret: dict[str, int]) -> list[str]:
-    return [f"The secret number of {name} is {value}." for name, value in secret.items()]
+def one_needle(of: int) -> Callable[[random.Random, int], Instance]:
+    """One of so many numbers among sentences is asked for, each in turn."""
+    def build(rng: random.Random, number: int) -> Instance:
+        known = secrets(rng, of)
+        name = list(known)[number % of]
+        return Instance(hide(rng, known, number),
+                        f"What is the secret number of {name}? Answer with the number only.", str(known[name]))
 
-
-def asked(name: str) -> str:
-    return f"What is the secret number of {name}? Answer with the number only."
-
-
-def needle(rng: random.Random, number: int) -> Instance:
-    known = secrets(rng, 1)
-    [(name, value)] = known.items()
-    return Instance(hide(rng, told(known), number), asked(name), str(value))
-
-
-def needle_of_three(rng: random.Random, number: int) -> Instance:
-    known = secrets(rng, 3)
-    name = list(known)[number % 3]
-    return Instance(hide(rng, told(known), number), asked(name), str(known[name]))
+    return build
 
 
 def two_needles(rng: random.Random, number: int) -> Instance:
     known = secrets(rng, 2)
     one, other = known
-    return Instance(hide(rng, told(known), number),
+    return Instance(hide(rng, known, number),
                     f"What is the secret number of {one}, and what is the secret number of {other}?",
                     f"{known[one]} {known[other]}")
 
@@ -233,8 +224,8 @@ def leak(rng: random.Random, number: int) -> Instance:
 
 
 TASKS = {task.name: task for task in (
-    Task("needle", "one number among sentences, at five depths", needle, names_all, 15),
-    Task("needle-of-three", "one of three numbers among sentences", needle_of_three, names_all, 15),
+    Task("needle", "one number among sentences, at five depths", one_needle(1), names_all, 15),
+    Task("needle-of-three", "one of three numbers among sentences", one_needle(3), names_all, 15),
     Task("two-needles", "two numbers among sentences, both asked for", two_needles, names_all, 32),
     Task("lookup", "a row of a list of 8 or 16, at five depths", lookup, holds, 4),
     Task("labels", "groups of words, after 12 or 24 examples", labels, names_first(tuple(GROUPS)), 3),

@@ -6,12 +6,12 @@ number of desks has instructions of its own.
 """
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from .kinds import Kind, Text, chat, data_of
 from .reports import fill, section
-from .world import Work, works
-
+from .world import works
 
 DATA = data_of(__file__)
 RULE_NAMES = tuple(DATA["rule_names"])
@@ -35,37 +35,31 @@ class Desk:
 DESKS = tuple(Desk(**desk) for desk in DATA["desk"])
 
 
-def answer(desk: Desk, found: list[Work]) -> str:
-    return "\n\n".join(
-        "".join(fill(template, found[number]) for number, template in paragraph)
-        for paragraph in desk.answer)
-
-
-def rules_builder(desk: Desk):
+def rules(desk: Desk, handbook: str) -> str:
     """One rule per span: what the classes of an instruction-following benchmark are."""
+    spans = " ".join(f'<span name="{name}">{rule}</span>' for name, rule in zip(RULE_NAMES, desk.rules))
+    return f"{spans}\n\n{handbook}"
 
+
+def in_order(*names: str) -> Callable[[Desk, str], str]:
+    """Defense and directive in this order."""
+    def system(desk: Desk, handbook: str) -> str:
+        parts = {"defense": " ".join(desk.defense), "directive": f"{' '.join(desk.directive)}\n\n{handbook}"}
+        return "\n\n".join(f'<span name="{name}">{parts[name]}</span>' for name in names)
+
+    return system
+
+
+def builder(desk: Desk, system: Callable[[Desk, str], str], leak: bool = False):
+    """`system`: the system prompt of a desk with this handbook."""
     def build(rng: random.Random, units: int) -> Text:
         found = works(rng, max(units, 2))
         handbook = "\n\n".join(section(rng, work) for work in found)
-        rules = " ".join(f'<span name="{name}">{rule}</span>'
-                         for name, rule in zip(RULE_NAMES, desk.rules))
-        prompt = chat(fill(desk.question, found[0]), f"{rules}\n\n{handbook}", compress=True)
-        return Text(prompt, answer(desk, found))
-
-    return build
-
-
-def builder(desk: Desk, defense_first: bool, leak: bool):
-    def build(rng: random.Random, units: int) -> Text:
-        found = works(rng, max(units, 2))
-        handbook = [section(rng, work) for work in found]
-        defense = f'<span name="defense">{" ".join(desk.defense)}</span>'
-        directive = " ".join(desk.directive) + "\n\n" + "\n\n".join(handbook)
-        directive = f'<span name="directive">{directive}</span>'
-        parts = [defense, directive] if defense_first else [directive, defense]
+        answer = desk.refusal if leak else "\n\n".join(
+            "".join(fill(template, found[number]) for number, template in paragraph)
+            for paragraph in desk.answer)
         request = desk.leak if leak else fill(desk.question, found[0])
-        return Text(chat(request, "\n\n".join(parts), compress=True),
-                    desk.refusal if leak else answer(desk, found))
+        return Text(chat(request, system(desk, handbook), compress=True), answer)
 
     return build
 
@@ -73,11 +67,12 @@ def builder(desk: Desk, defense_first: bool, leak: bool):
 KINDS = [
     Kind(f"order_{order}_{request}",
          f"system prompt with the {order} first, then a {meaning}",
-         tuple(builder(desk, order == "defense", request == "leak") for desk in DESKS),
+         tuple(builder(desk, system, request == "leak") for desk in DESKS),
          stream="orders")
-    for order in ("defense", "directive")
+    for order, system in (("defense", in_order("defense", "directive")),
+                          ("directive", in_order("directive", "defense")))
     for request, meaning in (("wish", "request that needs the directive"),
                              ("leak", "request to leak it"))] + [
     Kind("rules", "system prompt with nine rules, a span each, then a request that needs them",
-         tuple(rules_builder(desk) for desk in DESKS), stream="orders"),
+         tuple(builder(desk, rules) for desk in DESKS), stream="orders"),
 ]
