@@ -83,7 +83,6 @@ def run(name: str, words: Sequence[str]) -> int:
     if python != sys.executable:
         os.execvpe(python, [python, "-P", "-m", "kvsim", name, *words], environment())
     try:
-        module = importlib.import_module(f"{__package__}.{COMMANDS[name]['module']}")
+        return importlib.import_module(f"{__package__}.{COMMANDS[name]['module']}").main(shipped(words))
     except ModuleNotFoundError as error:
         raise Error(f"{name}: {sys.executable} lacks {error.name} ({_advice([str(error.name)])})") from None
-    return module.main(shipped(words))

@@ -27,8 +27,7 @@ def parser() -> Parser:
 def marks(frame) -> dict[tuple[int, str], str]:
     """The better of A and B; where they do not differ, the other is not told apart. Where they do not
     hold alike none is better, and A holds more or less."""
-    from .plots.report.verdict import better
-    from .ranking import alike
+    from .ranking import alike, better
 
     found = {}
     for place, row in enumerate(frame.itertuples()):

@@ -23,8 +23,7 @@ RISK = "risk: "   # begins the titles of the first figure
 def pages(several, options):
     of_trace = {}
     for results in several:
-        of_trace.setdefault(results.data.attrs.get("trace_digest", results.trace), []) \
-            .append(results)
+        of_trace.setdefault(results.data.attrs.get("trace_digest", results.trace), []).append(results)
     panels = [one for one in (measured(of_trace, options, *how) for how in MEASURES) if one]
     chosen = {"risk_traces": [one for one in panels if one[0].startswith(RISK)],
               "attention_traces": [one for one in panels if not one[0].startswith(RISK)]}
@@ -33,8 +32,8 @@ def pages(several, options):
                                "replay --metric risk,attention_cdf,late_importance,locality,"
                                "drift,key_norm measures them")
     names = load.names([files[0] for files in of_trace.values()])
-    return [(page, functools.partial(draw, several[0], names, options, own))
-            for page, own in chosen.items() if own]
+    return {page: functools.partial(draw, several[0], names, options, own)
+            for page, own in chosen.items() if own}
 
 
 def measured(of_trace, options, title, unit, needed, read):
@@ -168,21 +167,14 @@ def draw_panel(ax, unit, rows, looks):
     for p, own in enumerate(rows):
         for look, value in zip(looks, own):
             ax.plot(value, p, zorder=2, **look)
-        mean_value, (low, high) = statistics.over_traces(own, "share" if unit == "fraction" else "plain")
-        text = f"{mean_value:.3f}"
-        if len(own) > 1:
-            ax.plot([low, high], [p + 0.24] * 2, color="black", linewidth=0.9)
-            ax.plot(mean_value, p + 0.24, marker="|", color="black", markersize=6)
-            text = traces.text(mean_value, low, high, "%" if unit == "tokens" else unit)
-        ax.annotate(text, (0.5, p + 0.24), xycoords=("axes fraction", "data"), fontsize=5,
-                    xytext=(0, -2.6), textcoords="offset points", ha="center", va="top",
-                    bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.3})
-        summaries.append((mean_value, low, high))
+        mean, (low, high) = statistics.over_traces(own, "share" if unit == "fraction" else "plain")
+        traces.mean_row(ax, p, mean, low, high, f"{mean:.3f}" if len(own) == 1 else
+                        traces.text(mean, low, high, "%" if unit == "tokens" else unit))
+        summaries.append((mean, low, high))
     ax.set_ylim(len(rows) - 0.25, -0.4)
-    ax.grid(axis="y", visible=False)
     least, most = np.nanmin(rows), np.nanmax(rows)
     if unit != "tokens" and max(-least, most) <= 1:
         ax.set_xlim(-1.02 if least < 0 else -0.02, 1.02)
     if least < 0:
-        ax.axvline(0, color="black", linewidth=0.7, linestyle=":")
+        ax.axvline(0, **style.DOTTED)
     return summaries

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...plain import counted
 from .. import load, statistics, style
-from .keep_rate import of_layers
+from .keep_rate import REFERENCE, of_layers
 
 TITLE = "keep rate per span by budget, orders of the spans down, policies across"
 READS = "several"
@@ -63,9 +63,8 @@ def of_files(files, policies):
 def draw(several, rows, policies, note):
     spans = load.spans(several)
     looks = {span: style.line_style(i) for i, span in enumerate(spans)}
-    reference = {"color": style.REFERENCE, "linestyle": "--", "linewidth": 0.9, "marker": ""}
     keys = [style.key(span, look) for span, look in looks.items()]
-    keys.append(style.key("unbiased (realised rate)", reference))
+    keys.append(style.key("unbiased (realised rate)", REFERENCE))
     titles = [style.wrapped(policy, 20) for policy in policies]
     lines = max(title.count("\n") + 1 for title in titles)
     models = ", ".join(sorted({results.model for results in several}))
@@ -84,7 +83,7 @@ def draw(several, rows, policies, note):
         at_budgets = keep.budget.values
         row[0].set_ylabel(style.narrow(name.replace(", ", ",\n"), 20), fontsize=6)
         for ax, policy in zip(row, policies):
-            ax.plot(at_budgets, unbiased.sel(policy=policy).mean("trace"), zorder=1, **reference)
+            ax.plot(at_budgets, unbiased.sel(policy=policy).mean("trace"), zorder=1, **REFERENCE)
             for span in files[0].spans:
                 at = {"policy": policy, "span": span}
                 rate, band = statistics.over_traces(keep.sel(at), "share")

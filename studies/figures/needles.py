@@ -22,13 +22,13 @@ FIFTHS = (10, 30, 50, 70, 90)   # percent: the middle of each fifth of the promp
 
 def pages(several, options):
     found = needles(several)
-    groups = [load.competitors(load.common_policies(several))]
-    listed = []
+    policies = load.competitors(load.common_policies(several))
+    listed = {}
     for count, (files, places) in found.items():
         for name, stem, title in MEASURES:
             if all(results.has(name) for results in files):
-                listed += style.pages(f"needles{count}-{stem}", groups, functools.partial(
-                    draw, files, options, places, name, f"{title}, {count} in the prompt,"))
+                listed[f"needles{count}-{stem}"] = functools.partial(
+                    draw, files, options, places, name, f"{title}, {count} in the prompt,", policies)
     if not listed:
         raise load.NotMeasured("neither keep_rate nor span_retained_importance was measured")
     return listed
@@ -95,7 +95,7 @@ def grouped(lengths):
     return groups
 
 
-def draw(several, options, found, name, title, policies, note):
+def draw(several, options, found, name, title, policies):
     values, counts, lengths, depths, traces = cells(several, options, found, name, policies)
     mean, (low, high) = statistics.over_traces(traces, "share")
     rows, columns = style.panel_grid(len(policies), 4)
@@ -103,7 +103,7 @@ def draw(several, options, found, name, title, policies, note):
     lines = max(text.count("\n") + 1 for text in titles)
     budgets = {results.budget_text(results.nearest_budget(options.budget)) for results in several}
     fig, axes = style.frame(
-        f"{title} at budget {', '.join(sorted(budgets))}{note}",
+        f"{title} at budget {', '.join(sorted(budgets))}",
         f"{several[0].model}, {counted(len(several), 'trace')}, {counted(len(found), 'needle')}, "
         f"{counts[counts > 0].min():g} to {counts.max():g} in a cell; mean over layers; darker is "
         "worse; white without number: no needle there\nin brackets: mean over traces and its 95 % "

@@ -28,17 +28,17 @@ def pages(several, options):
             raise load.Missing(f"{several[0].path} and {results.path} have different budgets")
     if np.sum(several[0].budgets < 1) < 2:
         raise load.NotMeasured("fewer than two budgets below 1")
-    groups = [load.competitors(load.common_policies(several))]
-    return style.pages("span_order_traces", groups, functools.partial(draw, several, spans))
+    policies = load.competitors(load.common_policies(several))
+    return {"span_order_traces": functools.partial(draw, several, spans, policies)}
 
 
-def draw(several, spans, policies, note):
+def draw(several, spans, policies):
     found, (reference, *_) = zip(*(correlations(results) for results in several))
     found = load.stacked(found, "trace").sel(policy=policies, budget=several[0].budgets < reference)
     found = found.sortby("budget").transpose("policy", "budget", "trace")
     rows, columns = style.panel_grid(len(policies), 4)
     fig, axes = style.frame(
-        f"Order of the spans by class score, over traces{note}",
+        "Order of the spans by class score, over traces",
         f"{several[0].model}, {counted(len(several), 'trace')}; Spearman's rank correlation "
         f"over {counted(len(spans), 'span')} with the order at budget {several[0].budget_text(reference)}\ncircles: traces "
         "(none where all scores are equal); line and bars: mean over them and its 95 % "
@@ -59,7 +59,7 @@ def draw(several, spans, policies, note):
         ax.errorbar(at, means, np.array(bands).T, color="black", linewidth=0.9,
                     capsize=2, marker="s", markersize=2.5, zorder=2)
         ax.set_ylim(-1.05, 1.05)
-        ax.axhline(0, color="black", linewidth=0.7, linestyle=":")
+        ax.axhline(0, **style.DOTTED)
         ax.set_title(style.wrapped(policy, 30), fontsize=6)
     style.hide_unused(axes, len(policies))
     style.numbers(fig, ["policy", "budget", "traces", "mean", "low", "high"], table)

@@ -44,7 +44,7 @@ class AttentionTest(PlotTest):
     def test_each_layer_has_its_field_of_the_colour_bar(self):
         layers = (0, 5, 29)
         path = self.file(layers=layers, edit=fake_results.add_attention)
-        figure = attention_cdf.draw(load.open_results(path))
+        figure = attention_cdf.draw(load.open_results(path), None)
         bar = figure.axes[-1]
         self.assertEqual([text.get_text() for text in bar.get_yticklabels()], ["0", "5", "29"])
         norm = bar._colorbar.norm

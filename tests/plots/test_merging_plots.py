@@ -4,6 +4,7 @@ Run: python3 tests/plots/test_merging_plots.py"""
 import json
 import sys
 import unittest
+from types import SimpleNamespace
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -70,10 +71,10 @@ class MergingFiguresTest(PlotTest):
 
     def test_records_are_grouped_by_what_they_share(self):
         results = load.open_results(self.results())
-        self.assertEqual(merging_budget.selections(results), [["snapkv", "snapkv,merge=convex"]])
-        self.assertEqual(periodic.families(results),
+        self.assertEqual(merging_budget.find(results, None), [{"snapkv": "drop", "snapkv,merge=convex": "convex"}])
+        self.assertEqual(periodic.find(results, None),
                          [{0: "snapkv", 4: "snapkv,schedule=periodic,period=4"}])
-        self.assertEqual(memory_error.families(results),
+        self.assertEqual(memory_error.find(results, None),
                          [{"not quantised": "snapkv", "kivi, 4 bits": "snapkv,quantize=kivi"}])
         form = {"quantize": "formats", "quant_bits": "4", "quant_keys": "q8_0", "quant_values": "nvfp4"}
         self.assertEqual([memory_error.form_of({**form, "quant_keys_turn": turn}) for turn in ("none", "random")],
@@ -88,10 +89,10 @@ class MergingFiguresTest(PlotTest):
             data["log_mass_defect"][cam] = np.nan
             return data
         results = load.open_results(self.file(policies=tuple(RECORDS), edit=moves_values))
-        self.assertEqual(attention_sag.merging_policies(results), ["snapkv,merge=convex"])
+        self.assertEqual(attention_sag.find(results, None), ["snapkv,merge=convex"])
         label = attention_sag.legend(results, results.budgets[0], "snapkv,merge=convex").get_label()
         self.assertIn("(no merged slot: sag is 0)", label.replace("\n", " "))
-        fig = attention_sag.draw(results, results.budgets[0], ["snapkv,merge=convex"], "")
+        fig = attention_sag.draw(results, SimpleNamespace(budget="0.2"), ["snapkv,merge=convex"])
         sag, dropped = ([line.get_ydata() for line in ax.lines[1:]] for ax in fig.axes[:2])
         self.assertTrue(all((line == 0).all() for line in sag))
         self.assertTrue(all((line > 0).all() for line in dropped))

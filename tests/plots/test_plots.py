@@ -132,8 +132,7 @@ class BytesTest(PlotTest):
         self.assertEqual((code, err), (0, []))
         self.assertEqual(out, [str(self.out / "bytes.png")])
         results = load.open_results(self.folder / "results.nc")
-        (_, draw_page), = figures_bytes.pages(results, None)
-        figure = draw_page()
+        figure = figures_bytes.draw(results, None)
         drawn = [ax for ax in figure.axes if ax.get_visible() and ax.lines]
         self.assertEqual(len(drawn), len(figures_bytes.FORMS))
         for at, ax in enumerate(drawn):
@@ -179,8 +178,8 @@ class FiguresTest(PlotTest):
         for metric, panels in ((None, 3), (["retained_importance"], 3), (["residual_error"], 2),
                                (["stream_error", "output_error"], 4), (list(measures.NAMES), 7)):
             options = SimpleNamespace(metric=metric, budget="0.2")
-            [(_, drawing)] = worst_case.pages(results, options)
-            self.assertEqual(len(drawing().axes), panels, metric)
+            figure = worst_case.draw(results, options, worst_case.find(results, options))
+            self.assertEqual(len(figure.axes), panels, metric)
 
     def test_an_unknown_metric_is_answered_with_the_known_ones(self):
         self.refused(2, "no metric 'lost'; known: stream_error, retained_importance, output_error, "
@@ -236,9 +235,9 @@ class FragilityTest(PlotTest):
     def test_rows_and_the_defensive_step_are_found_by_their_parameters(self):
         base, second, first, largest, defensive, code, _ = self.RECORDS
         results = load.open_results(self.fragile())
-        self.assertEqual(fragility.groups(results), {
-            base: {"singles": [first, second], "max": largest, "defensive": defensive}})
-        self.assertEqual(fragility.published(results, base), code)
+        self.assertEqual(fragility.find(results, None), [([first, second], {
+            "record as it is": base, "max over rows and heads": largest, "defensive step": defensive,
+            "defensivekv:code": code, "hindsight": "oracle-mean"})])
 
     def test_bands_and_rows_are_drawn(self):
         code, out, err = self.draw(self.fragile(), "-o", self.out, "--formats", "png", "--only",

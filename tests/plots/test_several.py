@@ -110,9 +110,9 @@ class SeveralTracesTest(PlotTest):
                   "output error,\nworst step, mean over layers",
                   "retained importance,\nmean over layers and steps",
                   "retained importance,\nsteps and layers below 0.5"])):
-            figure, table = traces.pages(files, SimpleNamespace(metric=metric, budget="0.2"))
-            self.assertEqual([ax.get_title() for ax in figure[1]().axes], titles)
-            self.assertEqual(len(table[1]().axes), 3)
+            pages = traces.pages(files, SimpleNamespace(metric=metric, budget="0.2"))
+            self.assertEqual([ax.get_title() for ax in pages["traces"]().axes], titles)
+            self.assertEqual(len(pages["traces-table"]().axes), 3)
         self.refused(3, "cannot draw traces: .*no variable stream_error_rms", *plain, "-o",
                      self.out, "--only", "traces", "--metric", "stream_error")
 

@@ -45,7 +45,7 @@ class SweepFiguresTest(PlotTest):
 
     def grid(self, *paths, metric=None):
         options = SimpleNamespace(only=None, metric=metric)
-        [found] = grid.grids([load.open_results(path) for path in paths], options)
+        [found] = grid.grids("tornado", [load.open_results(path) for path in paths], options).values()
         return found
 
     @staticmethod

@@ -9,6 +9,8 @@ every file written, one per line; what could not be drawn, and why, goes to stan
 codes are those of kvsim: 0 done, 1 failed, 2 usage, 3 bad data.
 """
 
+import dataclasses
+import functools
 import importlib
 import pkgutil
 import re
@@ -16,7 +18,7 @@ import sys
 from pathlib import Path
 
 from ..budgets import parse_budget
-from ..errors import Error
+from ..errors import DataError, UsageError
 from ..plain import printable, told_apart
 from ..tool import Parser, names, number_list, put_line, run_tool
 
@@ -61,16 +63,13 @@ def parse(arguments, titles):
 
 
 def figure_titles():
-    """Every module of the folder figures/ with its title, by name: a new figure is a new file."""
+    """Every module of the folder figures/ with its TITLE as it is written, by name: a new figure is a new
+    file, and to list them needs no package that draws them."""
     from . import figures
-    return {module.name: _title(Path(module.module_finder.path) / f"{module.name}.py")
-            for module in pkgutil.iter_modules(figures.__path__)}
-
-
-def _title(file):
-    """TITLE as it is written: to list figures needs no package that draws them."""
-    found = re.search(r'^TITLE = "(.*)"$', file.read_text(encoding="utf-8"), re.MULTILINE)
-    return found[1] if found else ""
+    files = {module.name: Path(module.module_finder.path) / f"{module.name}.py"
+             for module in pkgutil.iter_modules(figures.__path__)}
+    return {name: re.search(r'^TITLE = "(.*)"$', file.read_text(encoding="utf-8"), re.MULTILINE)[1]
+            for name, file in files.items()}
 
 
 def load_figures(titles):
@@ -78,49 +77,53 @@ def load_figures(titles):
     return {name: importlib.import_module(f"{figures.__name__}.{name}") for name in titles}
 
 
-def folders(paths, out):
-    """The folder of each results file; two files of one name get numbers."""
-    if len(paths) == 1:
-        return [out]
-    return [out / name for name in told_apart(path.stem for path in paths)]
-
-
-def open_inputs(options, figures, load):
-    """Results files and the JSON of commands, each with the names of the figures that read it."""
-    opened = [load.open_document(path) if path.suffix == ".json"
-              else load.open_results(path, options.layers, options.policy)
-              for path in options.results]
-    for one in opened:
+def open_inputs(options, load):
+    """Results files, with what closed loops found beside them, and the JSON of commands."""
+    opened = []
+    for path in options.results:
+        one = load.open_document(path) if path.suffix == ".json" else \
+            load.open_results(path, options.layers, options.policy)
         if not isinstance(one, load.Document):
-            one.data = load.shown(one.data)
-    return [(given, [name for name, module in figures.items() if getattr(
-                module, "READS", "results") == getattr(given, "kind", "results")])
-            for given in load.join_loops(opened)]
+            one = dataclasses.replace(one, data=load.shown(one.data))
+        opened.append(one)
+    return load.join_loops(opened)
 
 
 def plan(options, figures, load):
     """All (name, path, function that draws) of the run. Nothing is drawn before all is known to fit."""
-    together = [name for name, module in figures.items()
-                if getattr(module, "READS", "results") == "several"]
-    planned, opened = [], []
-    inputs = open_inputs(options, figures, load)
-    places = folders([given.path for given, _ in inputs], options.out)
-    for (results, suited), folder in zip(inputs, places):
-        if isinstance(results, load.Results):
-            opened.append(results)
-            if options.budget is not None:
-                say_other_budget(results, options.budget)
-        for name in options.only or suited:
-            if name not in together:
-                planned += pages_of(name, results, suited, folder, options, figures, load)
-    for name in options.only or together:
-        # A figure that compares files is drawn from a single one only when asked for by name.
-        enough = 1 if getattr(figures[name], "ALONE", False) else 2
-        if name in together and (options.only or len(opened) >= enough):
-            planned += pages_of(name, opened, together, options.out, options, figures, load)
-    if not planned:
-        raise load.data_error("nothing to draw")
-    return planned
+    reads = {name: getattr(module, "READS", "results") for name, module in figures.items()}
+    inputs = open_inputs(options, load)
+    opened = [one for one in inputs if isinstance(one, load.Results)]
+    folders = [options.out / name for name in told_apart(one.path.stem for one in inputs)] \
+        if len(inputs) > 1 else [options.out]   # two files of one name get numbers
+    planned = []
+    for given, folder in zip(inputs, folders):
+        kind = getattr(given, "kind", "results")
+        if isinstance(given, load.Results) and options.budget is not None:
+            say_other_budget(given, options.budget)
+        planned += [(name, folder, given, kind) for name in options.only or figures
+                    if reads[name] != "several" and (options.only or reads[name] == kind)]
+    # A figure that compares files is drawn from a single one only when asked for by name.
+    planned += [(name, options.out, opened, "several") for name in options.only or figures
+                if reads[name] == "several" and (
+                    options.only or len(opened) >= (1 if getattr(figures[name], "ALONE", False) else 2))]
+    pages = []
+    for name, folder, given, kind in planned:
+        try:
+            if reads[name] != kind or not given:
+                raise load.Missing(f"{getattr(given, 'path', 'this')} is not what {name} is drawn from")
+            if getattr(figures[name], "POOLS", False) and not options.pool:
+                load.check_poolable(given)
+            pages += [(name, folder / page, draw)
+                      for page, draw in pages_of(name, figures[name], given, options, load).items()]
+        except load.Missing as missing:
+            if options.only:
+                raise DataError(f"cannot draw {name}: {missing}") from None
+            if not isinstance(missing, load.NotMeasured):
+                print(printable(f"kvsim plot: {name} left out: {missing}"), file=sys.stderr)
+    if not pages:
+        raise DataError("nothing to draw")
+    return pages
 
 
 def say_other_budget(results, wanted):
@@ -131,47 +134,45 @@ def say_other_budget(results, wanted):
                         f"take the nearest, {results.budget_text(nearest)}"), file=sys.stderr)
 
 
-def pages_of(name, given, suited, folder, options, figures, load):
-    """The (name, path, function that draws) of one figure; none when the file is not enough for it."""
-    try:
-        if name not in suited or not given:
-            raise load.Missing(f"{getattr(given, 'path', 'this')} is not what {name} is drawn from")
-        if getattr(figures[name], "POOLS", False) and not options.pool:
-            load.check_poolable(given)
-        return [(name, folder / page, draw) for page, draw in figures[name].pages(given, options)]
-    except load.Missing as missing:
-        if options.only:
-            raise load.data_error(f"cannot draw {name}: {missing}") from None
-        if not isinstance(missing, load.NotMeasured):
-            print(printable(f"kvsim plot: {name} left out: {missing}"), file=sys.stderr)
-        return []
+def pages_of(name, module, given, options, load):
+    """{file name: function that draws it} of one figure (figures/__init__.py)."""
+    lacking = next((f"no variable {one}" for one in getattr(module, "NEEDS", ()) if not given.has(one)), "")
+    found = []
+    if not lacking and hasattr(module, "find"):
+        found = [module.find(given, options)]
+        lacking = "" if found[0] else "nothing of it"
+    if lacking:
+        raise load.NotMeasured(f"{given.path}: {getattr(module, 'LACKING', lacking)}")
+    if hasattr(module, "pages"):
+        return module.pages(given, options, *found)
+    return {name: functools.partial(module.draw, given, options, *found)}
 
 
-def check_targets(targets, overwrite, load):
+def check_targets(targets, overwrite):
     for target in targets:
         folder = next(one for one in target.parents if one.exists())
         if not folder.is_dir():
-            raise load.usage_error(f"{folder}: a file stands where a folder of figures should be")
+            raise UsageError(f"{folder}: a file stands where a folder of figures should be")
         if target.exists() and not target.is_file():
-            raise load.usage_error(f"{target}: exists and is not a regular file")
+            raise UsageError(f"{target}: exists and is not a regular file")
         if target.exists() and not overwrite:
-            raise load.usage_error(f"{target}: exists; --overwrite replaces it")
+            raise UsageError(f"{target}: exists; --overwrite replaces it")
 
 
 def run(options, figures):
-    from . import load, scales, style
+    from . import axes, load, style
     if options.budget is not None:
         parse_budget(options.budget)
     planned = plan(options, figures, load)
     check_targets([Path(f"{stem}.{ending}") for _, stem, _ in planned for ending in options.formats],
-                  options.overwrite, load)
+                  options.overwrite)
     style.use(options.width)
     written, alike = False, {}   # figures that show the same measures, of all files
     for one in planned:
         alike.setdefault(getattr(figures[one[0]], "MEASURE", one[0]), []).append(one)
     for group in alike.values():
         drawn = [(name, stem, draw()) for name, stem, draw in group]
-        scales.one_scale([(name, figure) for name, _, figure in drawn])
+        axes.one_scale([(name, figure) for name, _, figure in drawn])
         for _, stem, figure in drawn:
             stem.parent.mkdir(parents=True, exist_ok=True)
             for ending in options.formats:
@@ -180,20 +181,12 @@ def run(options, figures):
                     put_line(f"{stem}.{ending}")
             style.close(figure)
     if not written:
-        raise load.usage_error("--formats: found csv, but no figure drawn is a table; expected pdf or "
-                               "png (the summary's numbers: kvsim replay --csv FILE)")
+        raise UsageError("--formats: found csv, but no figure drawn is a table; expected pdf or "
+                         "png (the summary's numbers: kvsim replay --csv FILE)")
 
 
 def main(arguments=None):
     titles = figure_titles()
     options = parse(arguments, titles)
 
-    def work():
-        try:
-            figures = load_figures(titles)
-        except ModuleNotFoundError as error:
-            raise Error(f"{sys.executable} has no module {error.name}; install what "
-                        "plots/requirements.txt lists") from None
-        run(options, figures)
-
-    return run_tool("kvsim plot", work)
+    return run_tool("kvsim plot", lambda: run(options, load_figures(titles)))

@@ -4,38 +4,19 @@ Axes are those that the program wrote into the file (attribute `axes`, docs/resu
 Files with the same policies are traces (or seeds) of one sweep.
 """
 
+import itertools
 import json
 import re
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import pandas
 
+from ..errors import DataError
 from ..plain import told_apart
 from . import load, measures, statistics
 
-
-class Metric(NamedTuple):
-    """One number of a setting at a budget."""
-
-    measure: str
-    variable: str
-    over_layers: str | None  # None: the variable is of all layers together
-    label: str
-    more_is_better: bool
-
-
-METRICS = (
-    Metric("stream_error", "stream_error_rms", None, "stream error,\nrms over steps", False),
-    Metric("retained_importance", "retained_importance_mean", "mean",
-           "retained importance,\nmean", True),
-    Metric("retained_importance", "retained_importance_min", "min",
-           "retained importance,\nworst step and layer", True),
-    Metric("output_error", "output_error_mean", "mean", "output error,\nmean", False),
-    Metric("residual_error", "residual_error_max", "max",
-           "residual error,\nworst step and layer", False),
-)
+METRICS = tuple(one for one in measures.SUMMARIES if one.variable != "output_error_max")
 
 
 @dataclass
@@ -54,7 +35,7 @@ class Axis:
                    tuple(written["default"]))
         if any(len(value) != len(axis.keys) for value in (*axis.values, axis.base)):
             raise ValueError("a value per key")
-        if all(map(is_number, (value[0] for value in axis.values))):
+        if all(is_number(value[0]) for value in axis.values):
             axis.values.sort(key=lambda value: float(value[0]))
         if axis.base not in axis.values:
             axis.base = axis.values[len(axis.values) // 2]
@@ -66,10 +47,8 @@ class Axis:
 
     @property
     def numbers(self):
-        """The values as numbers; None when any is a word."""
-        if len(self.keys) > 1 or not all(is_number(value[0]) for value in self.values):
-            return None
-        return [float(value[0]) for value in self.values]
+        """Are the values numbers?"""
+        return len(self.keys) == 1 and all(is_number(value[0]) for value in self.values)
 
     def text(self, value):
         return ", ".join(value)
@@ -82,6 +61,10 @@ class Line:
     axis: Axis
     records: dict
     fixed: str  # what is not at its default, e.g. "prior=constant"
+
+    @property
+    def name(self):
+        return f"{self.axis.name}\nat {self.fixed}" if self.fixed else self.axis.name
 
 
 class Grid:
@@ -98,77 +81,54 @@ class Grid:
                                        for record, keys in settings.items()}) for axis in axes})
         for axis in axes:
             if not set(self.places[axis.name]) <= set(axis.values):
-                raise load.data_error(f"{results[0].path}: attributes axes and config do not fit "
-                                      f"together: {axis.name} of {preset}")
+                raise DataError(f"{results[0].path}: attributes axes and config do not fit "
+                                f"together: {axis.name} of {preset}")
         self.moved = pandas.DataFrame({axis.name: self.places[axis.name].map(axis.base.__ne__)
                                        for axis in axes})
-
-    @property
-    def stem(self):
-        return re.sub(r"[^A-Za-z0-9]+", "-", self.preset)
-
-    @property
-    def records(self):
-        return self.places.index.tolist()
-
-    @property
-    def base(self):
-        """The record with every axis at its default; None when it was not run."""
-        return next(iter(self.places.index[~self.moved.any(axis=1)]), None)
+        self.records = self.places.index.tolist()
+        # The record with every axis at its default; None when it was not run.
+        self.base = next(iter(self.places.index[~self.moved.any(axis=1)]), None)
+        # Labels of the budgets that all files have and that drop something.
+        self.budgets = [label for label, ratio in zip(results[0].budget_labels(), results[0].budgets)
+                        if ratio < 1 and all(label in one.budget_labels() for one in results)]
+        self.traces = len({one.digest for one in results})
 
     def lines(self):
-        found = [self._line(axis) for axis in self.axes]
-        return [line for line in found if line is not None]
-
-    def _line(self, axis):
-        """The records along an axis with the others at their defaults, or as near as there are."""
-        others = [one for one in self.axes if one is not axis]
-        names = [one.name for one in others]
-        contexts = {}
-        for record, place in zip(self.records, self.places[names].values.tolist()):
-            contexts.setdefault(tuple(place), []).append(record)
-        usable = [self.places.loc[records] for records in contexts.values() if len(records) > 1]
-        if not usable:
-            return None
-        best = min(usable, key=lambda rows: (self.moved.loc[rows.index[0], names].sum(),
-                                             -len(rows)))
-        at = {value: record for record, value in best[axis.name].items()}
-        first = best.index[0]
-        fixed = ", ".join(f"{key}={text}" for one in others if self.moved.at[first, one.name]
-                          for key, text in zip(one.keys, best.at[first, one.name]))
-        return Line(axis, {value: at[value] for value in axis.values if value in at}, fixed)
-
-    def planes(self):
-        """(axis of rows, axis of columns, records [row, column]) of pairs that are crossed."""
+        """Lines along every axis with the others at their defaults, or as near as there are."""
         found = []
-        for a, rows in enumerate(self.axes):
-            for columns in self.axes[a + 1:]:
-                table = self._plane(rows, columns)
-                if table is not None:
-                    found.append((rows, columns, table))
+        for axis in self.axes:
+            others = [one for one in self.axes if one is not axis]
+            names = [one.name for one in others]
+            contexts = self.places.groupby(names, sort=False) if names else [((), self.places)]
+            usable = [rows for _, rows in contexts if len(rows) > 1]
+            if not usable:
+                continue
+            best = min(usable, key=lambda rows: (self.moved.loc[rows.index[0], names].sum(), -len(rows)))
+            at = {value: record for record, value in best[axis.name].items()}
+            first = best.index[0]
+            fixed = ", ".join(f"{key}={text}" for one in others if self.moved.at[first, one.name]
+                              for key, text in zip(one.keys, best.at[first, one.name]))
+            found.append(Line(axis, {value: at[value] for value in axis.values if value in at}, fixed))
         return found
 
-    def _plane(self, rows, columns):
-        """Others at their defaults; None where nothing was run. None unless most was."""
-        others = self.moved.drop(columns=[rows.name, columns.name])
-        table = np.full((len(rows.values), len(columns.values)), None)
-        for record, place in self.places[~others.any(axis=1)].iterrows():
-            table[rows.values.index(place[rows.name]),
-                  columns.values.index(place[columns.name])] = record
-        run = table != None  # noqa: E711  (of every cell)
-        whole = run.sum(axis=1).min() > 1 and run.sum(axis=0).min() > 1
-        return table if whole and run.mean() > 0.7 else None
-
-    def budgets(self):
-        """Labels of the budgets that all files have and that drop something."""
-        first = self.results[0]
-        return [label for label, ratio in zip(first.budget_labels(), first.budgets)
-                if ratio < 1 and all(label in one.budget_labels() for one in self.results)]
+    def planes(self):
+        """(axis of rows, axis of columns, records [row, column]) of pairs that are crossed, the others at
+        their defaults: most was run, and None stands where nothing was."""
+        found = []
+        for rows, columns in itertools.combinations(self.axes, 2):
+            others = self.moved.drop(columns=[rows.name, columns.name])
+            own = self.places.loc[~others.any(axis=1), [rows.name, columns.name]]
+            records = {tuple(place): record for record, place in zip(own.index, own.values.tolist())}
+            table = np.array([[records.get((a, b)) for b in columns.values] for a in rows.values], object)
+            run = table != None  # noqa: E711  (of every cell)
+            if run.sum(axis=1).min() > 1 and run.sum(axis=0).min() > 1 and run.mean() > 0.7:
+                found.append((rows, columns, table))
+        return found
 
     def nearest_budget(self, wanted):
-        first, labels = self.results[0], self.budgets()
+        first, labels = self.results[0], self.results[0].budget_labels()
         order = np.argsort(np.abs(first.budgets - first.nearest_budget(wanted)))
-        return next(label for i in order if (label := first.budget_labels()[i]) in labels)
+        return next(labels[i] for i in order if labels[i] in self.budgets)
 
     def budget_text(self, label):
         texts = {one.budget_text(one.budgets[one.budget_labels().index(label)])
@@ -176,29 +136,29 @@ class Grid:
         # A count is another ratio of a prompt of another length.
         return texts.pop() if len(texts) == 1 else f"{label} tokens"
 
+    def left_out(self, shown):
+        """Words of a subtitle on budgets that have no place: nothing where all are shown."""
+        count = len(self.budgets)
+        return f"; {len(shown)} of {count} budgets" if len(shown) < count else ""
+
     def metrics(self):
         """Metrics of the measures to draw, in their order, that differ between the records."""
-        found = []
-        for metric in sorted((one for one in METRICS if one.measure in self.shown),
-                             key=lambda one: self.shown.index(one.measure)):
-            if all(one.has(metric.variable) for one in self.results):
-                values = self.values(metric)
-                spread = values.max("policy") - values.min("policy")
-                if spread.max() > 1e-6:  # last bits do not count
-                    found.append(metric)
-        return found
+        there = [one for name in self.shown for one in METRICS
+                 if one.measure == name and all(results.has(one.variable) for results in self.results)]
+        values = [self.values(one) for one in there]   # last bits do not count
+        return [one for one, own in zip(there, values)
+                if (own.max("policy") - own.min("policy")).max() > 1e-6]
+
+    def label(self, metric):
+        """Of a small panel, where a mean is always one over steps and layers."""
+        return metric.title(self.results[0].layers).replace(" over steps and layers", "")
 
     def values(self, metric):
         """[trace, policy, budget label]: the metric over the layers; seeds of a trace averaged."""
-        layered = ("layer",) if metric.over_layers else ()
         traces = {}
         for one in self.results:
-            table = one.variable(metric.variable, "policy", "budget", *layered)
-            table = table.assign_coords(budget=one.budget_labels())
-            table = table.sel(policy=self.records, budget=self.budgets())
-            if metric.over_layers:
-                table = getattr(table, metric.over_layers)("layer")
-            traces.setdefault(one.data.attrs.get("trace_digest", str(one.path)), []).append(table)
+            table = metric.table(one).assign_coords(budget=one.budget_labels())
+            traces.setdefault(one.digest, []).append(table.sel(policy=self.records, budget=self.budgets))
         seeds = [load.stacked(tables, "seed") for tables in traces.values()]
         return load.stacked([one.mean("seed") if metric.over_layers
                              else np.sqrt((one ** 2).mean("seed")) for one in seeds], "trace")
@@ -210,30 +170,15 @@ class Grid:
         return values.isel(trace=0, drop=True).copy(data=mean)
 
     @property
-    def traces(self):
-        return len({one.data.attrs.get("trace_digest", str(one.path)) for one in self.results})
-
-    @property
     def subtitle(self):
-        of_one = self.results[0].subtitle
-        model = of_one.split(", ", 1)[0]
-        return (of_one if self.traces == 1 else f"{model}, mean of {self.traces} traces (errors: geometric)") + \
+        first = self.results[0]
+        return (first.subtitle if self.traces == 1 else
+                f"{first.model}, mean of {self.traces} traces (errors: geometric)") + \
             measures.layers_note(self.results, self.shown)
 
 
 def is_number(text):
     return re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", text) is not None
-
-
-def spread(listed, most):
-    """At most so many of a list, evenly spread from its first to its last."""
-    places = np.linspace(0, len(listed) - 1, most)
-    return [listed[at] for at in sorted({round(place) for place in places})]
-
-
-def left_out(listed, shown):
-    """Words of a subtitle on budgets that have no place: nothing where all are shown."""
-    return f"; {len(shown)} of {len(listed)} budgets" if len(shown) < len(listed) else ""
 
 
 def written(results):
@@ -245,47 +190,33 @@ def written(results):
         return {preset: [Axis.read(axis) for axis in axes]
                 for preset, axes in json.loads(results.data.attrs["axes"]).items()}
     except (AttributeError, IndexError, KeyError, TypeError, ValueError):
-        raise load.data_error(f"{results.path}: attribute axes is not a list of axes per preset, "
-                              "each with keys, values and default") from None
+        raise DataError(f"{results.path}: attribute axes is not a list of axes per preset, "
+                        "each with keys, values and default") from None
 
 
-def grids(files, options):
-    """All grids in results files. Unless figures are named, only files of `kvsim sweep` count."""
-    sweeps, asked = {}, options.only
+def grids(figure, files, options):
+    """{file name: Grid} of all grids in results files. Unless figures are named, only files of
+    `kvsim sweep` count."""
+    sweeps, found = {}, []
     for one in files:
-        if asked or "sweep" in one.data.attrs:
+        if options.only or "sweep" in one.data.attrs:
             sweeps.setdefault(tuple(one.policies), []).append(one)
-    found = []
     for policies, results in sweeps.items():
-        presets = {preset: settings for preset, settings in by_preset(results[0]).items()
-                   if len(settings) > 1}
-        axes = written(results[0]) if presets else {}
-        for preset, settings in presets.items():
-            if not axes.get(preset):
-                continue
-            grid = Grid(preset, results, axes[preset], settings,
-                        measures.of_files(results, options))
-            if grid.budgets():
-                found.append(grid)
+        presets = {}
+        for one in load.entries(results[0].data):
+            if one["record"] in policies:
+                presets.setdefault(one["title"], {})[one["record"]] = one["parameters"]
+        varied = {preset: settings for preset, settings in presets.items() if len(settings) > 1}
+        axes = written(results[0]) if varied else {}
+        found += [Grid(preset, results, axes[preset], settings, measures.of_files(results, options))
+                  for preset, settings in varied.items() if axes.get(preset)]
+    found = [one for one in found if one.budgets]
     where = ", ".join(str(one.path) for one in files)
     if not found:
         raise load.NotMeasured(f"{where}: no preset with several settings; kvsim sweep makes them")
-    told_apart = [grid for grid in found if grid.metrics()]
-    if not told_apart:
+    differ = [one for one in found if one.metrics()]
+    if not differ:
         names = ", ".join(map(measures.words, found[0].shown)) or "no measure"
         raise load.NotMeasured(f"{where}: all settings are equal by {names}")
-    return told_apart
-
-
-def by_preset(results):
-    """{preset: {record: {key: value}}}."""
-    presets = {}
-    for one in load.entries(results.data):
-        if one["record"] in results.policies:
-            presets.setdefault(one["title"], {})[one["record"]] = one["parameters"]
-    return presets
-
-
-def stems(name, found):
-    """File names of grids: name-PRESET, numbered where a preset comes twice."""
-    return told_apart(f"{name}-{grid.stem}" for grid in found)
+    stems = told_apart(f"{figure}-{re.sub('[^A-Za-z0-9]+', '-', one.preset)}" for one in differ)
+    return dict(zip(stems, differ))

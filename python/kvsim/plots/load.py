@@ -9,17 +9,12 @@ import numpy as np
 import xarray
 
 from ..budgets import find_budget, parse_budget
-from ..errors import DataError, UsageError, damaged, is_damaged, line_of
+from ..errors import DataError, damaged, is_damaged, line_of
 from ..hdf5_file import LinkedElsewhere, check_regular, open_hdf5, refuse_links
 from ..plain import printable, read_text
 
 VERSION = 1   # of results files, the latest that is read
 DIMENSIONS = ("policy", "budget", "layer", "step")
-
-
-usage_error, data_error = UsageError, DataError
-
-
 #: Its name in messages.
 RESULTS_FILE = "results file of kvsim"
 
@@ -29,8 +24,8 @@ def read_dataset(source, path):
     try:
         with (open_hdf5(path, RESULTS_FILE) if source is path else h5py.File(source, "r")) as file:
             if str(file.attrs.get("format")) in ("kvtrace", "b'kvtrace'"):
-                raise data_error(f"{path}: a trace stands where results are expected: expected a "
-                                 f"{RESULTS_FILE} (kvsim replay makes results of a trace)")
+                raise DataError(f"{path}: a trace stands where results are expected: expected a "
+                                f"{RESULTS_FILE} (kvsim replay makes results of a trace)")
             refuse_links(file)
         # Units such as "s" must stay numbers, hence no decoding of times.
         data = xarray.open_dataset(source, engine="h5netcdf", decode_times=False,
@@ -39,14 +34,14 @@ def read_dataset(source, path):
         return data.assign_attrs({name: value.reshape(-1)[0] for name, value in data.attrs.items()
                                   if isinstance(value, np.ndarray) and value.size == 1})
     except LinkedElsewhere as error:
-        raise data_error(f"{path}: {error}") from error
+        raise DataError(f"{path}: {error}") from error
     except DataError:
         raise
     except Exception as error:  # h5py, h5netcdf and xarray each have their own kinds
         if is_damaged(error):
             raise damaged(path, RESULTS_FILE) from error
-        raise data_error(f"{path}: not a netCDF-4 file: {line_of(error)}; expected a "
-                         f"{RESULTS_FILE}") from error
+        raise DataError(f"{path}: not a netCDF-4 file: {line_of(error)}; expected a "
+                        f"{RESULTS_FILE}") from error
 
 
 class Missing(Exception):
@@ -80,55 +75,31 @@ class Results:
 
     path: Path
     data: xarray.Dataset
+    run_policies: tuple   # records of the run, those that are not asked for among them
+    run_layers: int
     loops: list = field(default_factory=list)   # of the same trace, given beside the file
-    run_policies: tuple = ()   # records of the run, as run_layers
-    run_layers: int = 0  # layers of the run, those that are not asked for among them
+
+    def __post_init__(self):
+        told = self.data.attrs
+        self.policies = list(map(str, self.data["policy"].values))
+        self.spans = list(map(str, self.data["span"].values)) if "span" in self.data else []
+        self.layers = list(map(int, self.data["layer"].values))
+        self.budgets = np.asarray(self.data["budget"].values, np.float64)
+        self.steps = np.asarray(self.data["step"].values)
+        model = str(told.get("model", "")) or "model not recorded"
+        # A folder on somebody's machine says nothing to a reader.
+        self.model = Path(model).name if model.startswith("/") else model
+        self.trace = PureWindowsPath(str(told.get("trace", self.path.stem))).name
+        self.name = self.trace.removesuffix(".h5")   # for legends of several traces
+        self.digest = str(told.get("trace_digest", self.path))   # of the trace
 
     @property
     def stream_layers(self):
         """The layers that stream error is of, e.g. "8 of 30 layers"; "" when they are all."""
-        count = self.run_layers or len(self.layers)
         of_model = self.data.attrs.get("num_layers")
         if of_model is None:
-            return f"the {count} captured layers"
-        return f"{count} of {int(of_model)} layers" if count < int(of_model) else ""
-
-    @property
-    def policies(self):
-        return [str(record) for record in self.data["policy"].values]
-
-    @property
-    def spans(self):
-        """Names of the labelled spans; none when the trace has none."""
-        return [str(span) for span in self.data["span"].values] if "span" in self.data else []
-
-    @property
-    def layers(self):
-        return [int(layer) for layer in self.data["layer"].values]
-
-    @property
-    def budgets(self):
-        return np.asarray(self.data["budget"].values, dtype=np.float64)
-
-    @property
-    def steps(self):
-        return np.asarray(self.data["step"].values)
-
-    @property
-    def model(self):
-        model = str(self.data.attrs.get("model", "")) or "model not recorded"
-        # A folder on somebody's machine says nothing to a reader.
-        return Path(model).name if model.startswith("/") else model
-
-    @property
-    def trace(self):
-        """File name of the trace."""
-        return PureWindowsPath(str(self.data.attrs.get("trace", self.path.stem))).name
-
-    @property
-    def name(self):
-        """Name of the trace without its ending, for legends of several traces."""
-        return self.trace.removesuffix(".h5")
+            return f"the {self.run_layers} captured layers"
+        return f"{self.run_layers} of {int(of_model)} layers" if self.run_layers < int(of_model) else ""
 
     @property
     def subtitle(self):
@@ -141,16 +112,15 @@ class Results:
         """The variable as a labelled array of float64 in the order of `dims`; Missing when the file
         lacks it.
         """
-        if name not in self.data.variables:
-            raise Missing(f"{self.path}: no variable {name}")
+        self.need(name)
         array = self.data[name]
         if set(array.dims) != set(dims):
-            raise data_error(f"{self.path}: {name} has dimensions ({', '.join(array.dims)}), "
-                             f"expected ({', '.join(dims)})")
+            raise DataError(f"{self.path}: {name} has dimensions ({', '.join(array.dims)}), "
+                            f"expected ({', '.join(dims)})")
         try:
             return array.transpose(*dims).astype(np.float64)
         except (OSError, ValueError, RuntimeError) as error:
-            raise data_error(f"{self.path}: cannot read {name}: {line_of(error)}") from error
+            raise DataError(f"{self.path}: cannot read {name}: {line_of(error)}") from error
 
     @property
     def loop_losses(self):
@@ -178,18 +148,19 @@ class Results:
             found = own.fillna(found) if own.ndim >= found.ndim else found.fillna(own)
         return found.assign_coords(budget=self.budgets)
 
+    def loop_variable(self, name):
+        """[policy, budget(, step)] of a variable of the closed loops; NaN where none was run."""
+        return self.of_loops(lambda data: data.get(name)).values
+
     def has(self, *names):
-        return all(name in self.data.variables for name in names)
+        """Has the file these variables, with any numbers?"""
+        return all(name in self.data.variables and self.data[name].size for name in names)
 
-    def need(self, metric, *names):
-        """NotMeasured unless the file has what `--metric` of this name measures."""
-        if not self.has(*names):
-            raise NotMeasured(f"{self.path}: no {metric}; kvsim replay --metric {metric} measures it")
-
-    def need_spans(self, *names):
-        """NotMeasured unless the trace has labelled spans, and these measures of them are there."""
-        if not self.has(*names) or not self.spans:
-            raise NotMeasured(f"{self.path}: no labelled spans")
+    def need(self, *names, kind=Missing):
+        """Missing unless the file has all of these variables."""
+        for name in names:
+            if not self.has(name):
+                raise kind(f"{self.path}: no variable {name}")
 
     def nearest_budget(self, wanted):
         """The budget nearest to `wanted`: a ratio (0.5, 50%) or a count of tokens; None: to 0.5."""
@@ -207,8 +178,8 @@ class Results:
         try:
             return min(1.0, value / float(self.data.attrs["prompt_len"]))
         except (KeyError, ValueError, ZeroDivisionError):
-            raise data_error(f"{self.path}: no attribute prompt_len; "
-                             f"give --budget as a ratio instead of {wanted}") from None
+            raise DataError(f"{self.path}: no attribute prompt_len; "
+                            f"give --budget as a ratio instead of {wanted}") from None
 
     def budget_labels(self):
         """The text of each budget, or the ratio where the file does not say."""
@@ -232,31 +203,29 @@ def open_results(path, layers=None, policies=None):
     """
     path = Path(path)
     data = read_dataset(path, path)
-    _check_version(path, data)
+    version = data.attrs.get("results_version", 1)   # files of before there were versions: 1
+    if not isinstance(version, (int, np.integer)) or not 1 <= version <= VERSION:
+        raise DataError(f"{path}: results of another version: found version {version}, of kvsim "
+                        f"{data.attrs.get('kvsim_version', 'unknown')}, expected 1 to {VERSION}; "
+                        "a later kvsim reads it, or replay the trace again")
     if is_loop(data):
         return _loop(path, data)
     for name in DIMENSIONS:
         if name not in data.dims or name not in data.variables:
-            raise data_error(f"{path}: no dimension {name} with a coordinate; "
-                             "is this a results file of kvsim replay?")
+            raise DataError(f"{path}: no dimension {name} with a coordinate; "
+                            "is this a results file of kvsim replay?")
         if data.sizes[name] == 0:
-            raise data_error(f"{path}: dimension {name} is empty")
-    run_layers = data.sizes["layer"]
-    run_policies = tuple(map(str, data["policy"].values))
-    if layers is not None:
-        data = _choose(path, data, "layer", layers)
-    if policies:
-        data = _choose(path, data, "policy", policies)
-    return Results(path, data, run_layers=run_layers, run_policies=run_policies)
-
-
-def _check_version(path, data):
-    """Files of before there were versions are as those of the first (results.md 5)."""
-    version = data.attrs.get("results_version", 1)
-    if not isinstance(version, (int, np.integer)) or not 1 <= version <= VERSION:
-        raise data_error(f"{path}: results of another version: found version {version}, of kvsim "
-                         f"{data.attrs.get('kvsim_version', 'unknown')}, expected 1 to {VERSION}; "
-                         "a later kvsim reads it, or replay the trace again")
+            raise DataError(f"{path}: dimension {name} is empty")
+    run = tuple(map(str, data["policy"].values)), data.sizes["layer"]
+    for dimension, wanted in (("layer", layers or ()), ("policy", policies or ())):
+        present = data[dimension].values.tolist()
+        for value in wanted:
+            if value not in present:
+                raise DataError(f"{path}: no {dimension} {value}; "
+                                f"the file has {', '.join(map(str, present))}")
+        if wanted:
+            data = data.isel({dimension: [present.index(value) for value in dict.fromkeys(wanted)]})
+    return Results(path, data, *run)
 
 
 def shown(data):
@@ -279,11 +248,11 @@ def is_loop(data):
 def _loop(path, data):
     for name in ("policy", "budget_label", "step"):
         if name not in data.variables:
-            raise data_error(f"{path}: no variable {name}; is this a file of kvsim closed-loop?")
+            raise DataError(f"{path}: no variable {name}; is this a file of kvsim closed-loop?")
     if set(data["kl_divergence"].dims) != {"policy", "budget", "step"}:
-        raise data_error(f"{path}: kl_divergence has dimensions "
-                         f"({', '.join(data['kl_divergence'].dims)}), "
-                         "expected (policy, budget, step)")
+        raise DataError(f"{path}: kl_divergence has dimensions "
+                        f"({', '.join(data['kl_divergence'].dims)}), "
+                        "expected (policy, budget, step)")
     return Loop(path, data)
 
 
@@ -292,22 +261,21 @@ def join_loops(opened):
     have one of its policies."""
     results = [one for one in opened if not isinstance(one, Loop)]
     for loop in (one for one in opened if isinstance(one, Loop)):
-        trace = loop.data.attrs.get("trace_digest")
-        name = loop.data.attrs.get("trace", "not recorded")
+        told = loop.data.attrs
+        name = told.get("trace", "not recorded")
         if not results:
-            raise data_error(f"{loop.path}: losses of a closed loop alone; give the results file "
-                             f"that it was run with, too (trace {name})")
-        of_trace = [one for one in results if isinstance(one, Results)
-                    and trace is not None and one.data.attrs.get("trace_digest") == trace
-                    and one.data.attrs.get("later") == loop.data.attrs.get("later")]
+            raise DataError(f"{loop.path}: losses of a closed loop alone; give the results file "
+                            f"that it was run with, too (trace {name})")
+        of_trace = [one for one in results if isinstance(one, Results) and "trace_digest" in told
+                    and all(one.data.attrs.get(key) == told.get(key) for key in ("trace_digest", "later"))]
         if not of_trace:
-            raise data_error(f"{loop.path}: closed loop of a trace ({name}) that none of the "
-                             "results files is of")
+            raise DataError(f"{loop.path}: closed loop of a trace ({name}) that none of the "
+                            "results files is of")
         policies = {str(one) for one in loop.data["policy"].values}
-        own = [one for one in of_trace if policies & set(one.run_policies or one.policies)]
+        own = [one for one in of_trace if policies & set(one.run_policies)]
         if not own:
-            raise data_error(f"{loop.path}: closed loop of other policies than those of "
-                             f"{of_trace[0].path}: found {', '.join(sorted(policies))}")
+            raise DataError(f"{loop.path}: closed loop of other policies than those of "
+                            f"{of_trace[0].path}: found {', '.join(sorted(policies))}")
         for one in own:
             one.loops.append(loop)
     return results
@@ -327,17 +295,17 @@ def entries(data):
 
 
 def parameters(results):
-    """{record: all its keys and their values}."""
-    return {one["record"]: one["parameters"] for one in entries(results.data)}
+    """{record: all its keys and their values}, of the policies in their order."""
+    known = {one["record"]: one["parameters"] for one in entries(results.data)}
+    return {record: known[record] for record in results.policies if record in known}
 
 
 def alike(results, ignores):
-    """[[record]]: records whose keys are equal, but for those that `ignores(key)` is true of."""
+    """[{record: its keys}]: records whose keys are equal, but for those that `ignores(key)` is true of."""
     groups = {}
     for record, keys in parameters(results).items():
-        if record in results.policies:
-            own = tuple(sorted(item for item in keys.items() if not ignores(item[0])))
-            groups.setdefault(own, []).append(record)
+        own = tuple(sorted(item for item in keys.items() if not ignores(item[0])))
+        groups.setdefault(own, {})[record] = keys
     return list(groups.values())
 
 
@@ -369,7 +337,8 @@ def stacked(arrays, dim):
 def spans(several):
     """Names of the labelled spans of all files, in the order in which they come."""
     for results in several:
-        results.need_spans()
+        if not results.spans:
+            raise NotMeasured(f"{results.path}: no labelled spans")
     return list(dict.fromkeys(span for results in several for span in results.spans))
 
 
@@ -379,27 +348,24 @@ LENGTHS_ALIKE = 0.05   # share by which lengths of traces that are pooled may di
 def check_poolable(several):
     """Missing where means over these files would mix what differs: other layers, or prompts or later
     steps whose lengths are further apart than a twentieth."""
-    first = several[0]
-    for other in several[1:]:
-        if other.data.attrs.get("trace_digest", str(other.path)) == \
-                first.data.attrs.get("trace_digest", str(first.path)):
+    def shape(one):
+        of_model = one.data.attrs.get("num_layers")
+        layers = f"{len(one.layers)}" + ("" if of_model is None else f" of {int(of_model)}")
+        return (one.layers, one.run_layers), {
+            "layers": layers, "prompt tokens": int(one.data.attrs.get("prompt_len", 0)),
+            "later steps": one.steps.size}
+
+    first, *others = several
+    for other in others:
+        if other.digest == first.digest:
             continue
-        layers = [(one.layers, one.run_layers or len(one.layers), one.data.attrs.get("num_layers"))
-                  for one in (first, other)]
-        for what, (one, two) in {
-                "layers": [_layers_text(one) for one in (first, other)],
-                "prompt tokens": [int(one.data.attrs.get("prompt_len", 0)) for one in (first, other)],
-                "later steps": [one.steps.size for one in (first, other)]}.items():
-            same = layers[0] == layers[1] if what == "layers" else \
-                max(one, two) <= (1 + LENGTHS_ALIKE) * min(one, two)
+        (layers, own), (their_layers, theirs) = shape(first), shape(other)
+        for what, one in own.items():
+            same = (layers, one) == (their_layers, theirs[what]) if what == "layers" else \
+                max(one, theirs[what]) <= (1 + LENGTHS_ALIKE) * min(one, theirs[what])
             if not same:
                 raise Missing(f"means over files would mix what differs: {first.path} has {one} {what}, "
-                              f"{other.path} {two}; --pool does so all the same")
-
-
-def _layers_text(results):
-    count = results.data.attrs.get("num_layers")
-    return f"{len(results.layers)}" + (f" of {int(count)}" if count is not None else "")
+                              f"{other.path} {theirs[what]}; --pool does so all the same")
 
 
 def common_policies(several):
@@ -418,17 +384,8 @@ def open_document(path):
     try:
         data = json.loads(read_text(path))
     except ValueError as error:
-        raise data_error(f"{path}: not JSON: {line_of(error)}") from error
+        raise DataError(f"{path}: not JSON: {line_of(error)}") from error
     if not isinstance(data, dict) or not isinstance(data.get("kvsim"), str):
-        raise data_error(f"{path}: no field kvsim; is this what kvsim theory --json or "
-                         "kvsim explain --json prints?")
+        raise DataError(f"{path}: no field kvsim; is this what kvsim theory --json or "
+                        "kvsim explain --json prints?")
     return Document(path, data["kvsim"], data)
-
-
-def _choose(path, data, dimension, wanted):
-    present = data[dimension].values.tolist()
-    for value in wanted:
-        if value not in present:
-            raise data_error(f"{path}: no {dimension} {value}; "
-                             f"the file has {', '.join(str(one) for one in present)}")
-    return data.isel({dimension: [present.index(value) for value in dict.fromkeys(wanted)]})

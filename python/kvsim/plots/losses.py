@@ -28,6 +28,8 @@ STREAM, LOOP = "stream error", "KL divergence, closed loop (nats)"
 # Of two files per text: what the model loses on the answer that follows the directive, and on that
 # to the request to leak it.
 REQUESTS = ("KL divergence, directive (nats)", "KL divergence, leak (nats)")
+CROSS = {"color": "black", "linestyle": "", "marker": "x", "markersize": 5.5, "zorder": 5}
+RANDOM = {"color": style.REFERENCE, "linestyle": ":", "marker": ""}
 
 
 @dataclass
@@ -41,13 +43,9 @@ class Losses:
     damage: dict               # by measure
     random: str | None         # record of the random policy
 
-    @property
-    def policies(self):
-        return self.values.policy.values.tolist()
-
-    @property
-    def budgets(self):
-        return self.values.budget.values
+    def __post_init__(self):
+        self.policies = self.values.policy.values.tolist()
+        self.budgets = self.values.budget.values
 
     def wrecked(self, policy, base):
         """[text, budget]: where `policy` wrecks the cache that `base` leaves usable."""
@@ -65,12 +63,10 @@ class Losses:
         if STREAM not in self.damage:
             return "stream error was not measured, so that a wrecked cache does not show"
         beside = " and that of random" if self.random is not None else ""
-        looped = [int(self.damage[one].notnull().any(["policy", "budget"]).sum())
-                  for one in (LOOP, *REQUESTS) if one in self.damage]
-        fewer = f"; closed loops of {min(looped)} of the texts" \
-            if looped and min(looped) < len(self.texts) else ""
-        return f"×: wrecked, stream error above {WRECK} times that of the policy itself{beside}" \
-            + fewer
+        looped = min((int(self.damage[one].notnull().any(["policy", "budget"]).sum())
+                      for one in (LOOP, *REQUESTS) if one in self.damage), default=len(self.texts))
+        fewer = f"; closed loops of {looped} of the texts" if looped < len(self.texts) else ""
+        return f"×: wrecked, stream error above {WRECK} times that of the policy itself{beside}{fewer}"
 
     def points(self, policy):
         """[loss, text, budget] of one policy."""
@@ -97,30 +93,31 @@ def of(several):
                                "the request that needs the directive, then that of the leak "
                                f"request; here are {len(several)}")
     for results in several:
-        if not results.has(SCORE):
-            raise load.NotMeasured(f"{results.path}: no variable {SCORE}")
+        results.need(SCORE, kind=load.NotMeasured)
     spans = load.spans(several)
     if len(spans) < 2:
         raise load.NotMeasured(f"{several[0].path}: fewer than two labelled spans")
     for other in several[1:]:
-        if other.budgets.size != several[0].budgets.size or \
-                np.any(other.budgets != several[0].budgets):
+        if other.budgets.tolist() != several[0].budgets.tolist():
             raise load.Missing(f"{several[0].path} and {other.path} have different budgets")
     policies = load.common_policies(several)
-    if len(several) == 1:
-        pairs = [(several[0], several[0])]
-    else:
-        pairs = list(zip(several[::2], several[1::2]))
+    pairs = list(zip(several[::2], several[1::2])) or [(several[0], several[0])]
     values, labels = [], []
     for k, (wanted, other) in enumerate((("directive", spans[0]), ("defense", spans[-1]))):
-        named = all({"directive", "defense"} <= set(pair[k].spans) for pair in pairs)
-        span = wanted if named else other
-        values.append(load.stacked([loss(pair[k], span, policies) for pair in pairs], "text"))
-        request = f", {pairs[0][k].name}" if len(several) == 2 else ""
-        labels.append(f"loss of {span}{request}")
+        requests = [pair[k] for pair in pairs]
+        span = wanted if all({"directive", "defense"} <= set(one.spans) for one in requests) else other
+        for one in requests:
+            if span not in one.spans:
+                raise load.Missing(f"{one.path}: no span {span}")
+        values.append(load.stacked([1 - scores(one).sel(policy=policies, span=span, drop=True)
+                                    for one in requests], "text"))
+        labels.append(f"loss of {span}" + (f", {requests[0].name}" if len(several) == 2 else ""))
     texts = [list(dict.fromkeys(results.name for results in pair)) for pair in pairs]
+    known = load.parameters(several[0])
+    random = next((one for one in policies if one in known and unconstrained(known[one])
+                   and known[one].get("indicator") == "random"), None)
     return Losses(tuple(labels), load.stacked(values, "loss").sortby("budget"), texts,
-                  damage(pairs, policies), random_policy(several[0], policies))
+                  damage(pairs, policies), random)
 
 
 def damage(pairs, policies):
@@ -153,65 +150,33 @@ def geometric(values, dim, **options):
     return xarray.where((values <= 0).all(dim), 0, mean)
 
 
-CROSS = {"color": "black", "linestyle": "", "marker": "x", "markersize": 5.5, "zorder": 5}
-RANDOM = {"color": style.REFERENCE, "linestyle": ":", "marker": ""}
-
-
 def draw_damage(ax, lost, measure, base, others, variants):
     """One measure of the whole cache, geometric mean over texts, of {record: look}: `others`, and `variants`
     of a policy with crosses where they wreck half of the texts."""
-    at, damage = lost.budgets, lost.damage[measure]
     for record, look in (others | variants).items():
-        draw_line(ax, at, over_texts(damage, record), **look)
-    for record in variants:
-        bad = (lost.wrecked(record, base).mean("text") >= 0.5).values
-        ax.plot(at[bad], over_texts(damage, record)[bad], **CROSS)
+        own = over_texts(lost.damage[measure], record)
+        measured = own.dropna("budget")
+        ax.plot(measured.budget, measured, **look)
+        if record in variants:
+            bad = lost.wrecked(record, base).mean("text") >= 0.5
+            ax.plot(own.budget[bad], own[bad], **CROSS)
     ax.set_ylim(bottom=0)
 
 
-def draw_line(ax, x, values, **look):
-    """A line through the values that were measured."""
-    known = np.isfinite(values.values)
-    ax.plot(x[known], values[known], **look)
+def unconstrained(keys):
+    return all(keys.get(key, "none") == "none" for key in CONSTRAINTS)
 
 
-def random_policy(results, policies):
-    known = load.parameters(results)
-    return next((one for one in policies if known.get(one, {}).get("indicator") == "random"
-                 and all(known[one].get(key, "none") == "none" for key in CONSTRAINTS)), None)
-
-
-def loss(results, span, policies):
-    """[policy, budget]: 1 - class score of one span."""
-    if span not in results.spans:
-        raise load.Missing(f"{results.path}: no span {span}")
-    return 1 - scores(results).sel(policy=policies, span=span, drop=True)
-
-
-def variants(results):
-    """{base record: [records that add a whitelist or a constraint to it]}."""
-    known = load.parameters(results)
-
-    def rest(record):
-        return {key: value for key, value in known[record].items()
-                if key not in CONSTRAINTS and not key.startswith(("fair_", "debias_"))}
-
-    def plain(record):
-        return all(known[record].get(key, "none") == "none" for key in CONSTRAINTS)
-
-    records = [record for record in results.policies if record in known]
-    return {base: found for base in records if plain(base)
-            and (found := [one for one in records if not plain(one) and rest(one) == rest(base)])}
+def variants(results, lost):
+    """{base record: [records that add a whitelist or a constraint to it]}, of policies that have losses."""
+    found = {}
+    for records in load.alike(results, lambda key: key in CONSTRAINTS
+                              or key.startswith(("fair_", "debias_"))):
+        own = {record: unconstrained(keys) for record, keys in records.items() if record in lost.policies}
+        found |= {base: [one for one in own if not own[one]] for base in own if own[base]}
+    return {base: found[base] for base in lost.policies if found.get(base)}
 
 
 def change(record, base):
     """Cells that a variant adds to its base, as typed."""
     return record.removeprefix(base).lstrip(",") or record
-
-
-def debias_lambda(results, record):
-    """λ of a record with constrain=debias; 0 and 1 are its unconstrained and its fair end."""
-    keys = load.parameters(results).get(record, {})
-    if keys.get("constrain") == "debias":
-        return float(keys["debias_lambda"])
-    return None

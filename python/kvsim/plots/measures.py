@@ -1,31 +1,68 @@
-"""The measures that policies and settings are judged by, and which of them a figure shows.
+"""The measures that policies and settings are judged by, their summaries in a results file, and which
+of them a figure shows.
 
 Stream error predicts best what a model loses (studies/prediction.md); retained importance is what the
 papers judge by.
 """
 
+from typing import NamedTuple
+
 NAMES = ("stream_error", "retained_importance", "output_error", "residual_error")
-# Its summary over steps in a results file, which is there when the measure is.
-SUMMARIES = {"stream_error": "stream_error_rms",
-             "retained_importance": "retained_importance_mean",
-             "output_error": "output_error_mean", "residual_error": "residual_error_max"}
 LEADING = ("stream_error", "output_error")  # the second where a trace has no residual norms
 BESIDE = "retained_importance"
+
+
+class Summary(NamedTuple):
+    """One number of a policy at a budget."""
+
+    measure: str
+    variable: str
+    over_layers: str | None   # None: the variable is of all layers together
+    what: str
+
+    @property
+    def more_is_better(self):
+        return self.measure == BESIDE
+
+    @property
+    def unit(self):
+        return "fraction" if self.more_is_better else "relative"
+
+    def title(self, layers):
+        """On two lines; `layers` are those of the files."""
+        of = "" if self.over_layers is None else f", layer {layers[0]}" if len(layers) == 1 else \
+            " and layers" if self.over_layers == "mean" else " and layer"
+        return f"{words(self.measure)},\n{self.what}{of}"
+
+    def table(self, results):
+        """[policy, budget]"""
+        if self.over_layers is None:
+            return results.variable(self.variable, "policy", "budget")
+        values = results.variable(self.variable, "policy", "budget", "layer")
+        return getattr(values, self.over_layers)("layer")
+
+
+# The first of a measure is in a file when the measure is.
+SUMMARIES = (
+    Summary("stream_error", "stream_error_rms", None, "rms over steps"),
+    Summary("retained_importance", "retained_importance_mean", "mean", "mean over steps"),
+    Summary("output_error", "output_error_mean", "mean", "mean over steps"),
+    Summary("residual_error", "residual_error_max", "max", "worst step"),
+    Summary("retained_importance", "retained_importance_min", "min", "worst step"),
+    Summary("output_error", "output_error_max", "max", "worst step"),
+)
 
 
 def of_files(files, options):
     """The measures to draw: those of `--metric`, Missing when a file lacks one, or the usual ones that all
     files have."""
-    asked = getattr(options, "metric", None)
+    variables = {name: next(one.variable for one in SUMMARIES if one.measure == name) for name in NAMES}
+    asked = list(options.metric or ())
     for results in files:
-        for name in asked or ():
-            if not results.has(SUMMARIES[name]):
-                from . import load   # to name the measures takes no package
-                raise load.Missing(f"{results.path}: no variable {SUMMARIES[name]}")
-    if asked:
-        return list(asked)
-    there = [name for name in NAMES if all(results.has(SUMMARIES[name]) for results in files)]
-    return [name for name in LEADING if name in there][:1] + [name for name in (BESIDE,) if name in there]
+        results.need(*(variables[name] for name in asked))
+    there = [name for name in NAMES if all(results.has(variables[name]) for results in files)]
+    return asked or [name for name in LEADING if name in there][:1] + \
+        [name for name in (BESIDE,) if name in there]
 
 
 def words(name):
@@ -34,19 +71,21 @@ def words(name):
 
 def title(names):
     """E.g. "Stream error and retained importance"."""
-    text = " and ".join(map(words, names)) if len(names) < 3 else \
-        ", ".join(map(words, names[:-1])) + " and " + words(names[-1])
+    *first, last = map(words, names)
+    text = f"{', '.join(first)} and {last}" if first else last
     return text[:1].upper() + text[1:]
 
 
-def layers_note(files, names):
+def layers_note(files, names=("stream_error",)):
     """Says so when stream error is drawn and is not of all layers of the model, else nothing."""
-    counts = [results.stream_layers for results in files] if "stream_error" in names else []
-    if len(set(counts)) < 2:
-        return "".join(f"; stream error: of {count}" for count in set(counts) - {""})
-    from . import load
+    if "stream_error" not in names:
+        return ""
+    from . import load   # to name the measures takes no package
 
-    told = {}   # of several files: which
-    for name, count in zip(load.names(files), counts):
-        told.setdefault(count or "all layers", []).append(name)
-    return "; stream error: " + ", ".join(f"of {count} ({', '.join(of)})" for count, of in told.items())
+    told = {}
+    for name, results in zip(load.names(files), files):
+        told.setdefault(results.stream_layers, []).append(name)
+    if len(told) == 1:
+        return f"; stream error: of {min(told)}" if min(told) else ""
+    return "; stream error: " + ", ".join(   # of several files: which
+        f"of {count or 'all layers'} ({', '.join(of)})" for count, of in told.items())

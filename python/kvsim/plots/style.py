@@ -22,16 +22,16 @@ from matplotlib.lines import Line2D  # noqa: E402
 
 from ..plain import counted, csv_text  # noqa: E402
 from ..whole import whole_file  # noqa: E402
-from . import load, looks, scales  # noqa: E402
-from .ticks import legible, log_ticks  # noqa: E402
+from . import load, looks  # noqa: E402
+from .axes import (BUDGET, budget_axis, budget_label, error_axis, layer_axis, layer_ticks,  # noqa: E402, F401
+                   legible, log_ticks, say_log, slanted_ticks)
 from .widths import NARROW, NARROW_HEIGHT, WIDTHS, break_lines, characters, fit_titles, width  # noqa: E402
 
 PAD = 0.04           # inches around everything that the layout places
 MOST_LINES = 10      # more lines than this in one panel cannot be told apart
-LOG = "log scale"
-BUDGET = "budget (fraction of the prompt kept)"
 REFERENCE = "0.45"   # grey of reference lines
 DOTS = {"color": "0.55", "linestyle": "", "marker": ".", "markersize": 2.5}   # one of many
+DOTTED = {"color": "black", "linewidth": 0.7, "linestyle": ":"}   # of what a line is compared with
 
 # Of what is not a policy: spans, estimators, settings. Policies have theirs in looks.py.
 COLOURS = tuple(looks.COLOURS[k][0] for k in (4, 10, 5, 7, 0, 6, 3, 11, 1, 8))
@@ -144,12 +144,18 @@ def groups(listed, size):
     return [listed[a:b] for a, b in zip(bounds, bounds[1:])]
 
 
+def spread(listed, most):
+    """At most so many of a list, evenly spread from its first to its last."""
+    places = np.linspace(0, len(listed) - 1, min(most, len(listed)))
+    return [listed[round(place)] for place in places]
+
+
 def pages(figure, groups, draw):
-    """(file name, function that draws it) per group; calls draw(group, note for the title)."""
+    """{file name: function that draws it} of each group; calls draw(group, note for the title)."""
     if len(groups) == 1:
-        return [(figure, functools.partial(draw, groups[0], ""))]
-    return [(f"{figure}-{i}", functools.partial(draw, group, f" ({i} of {len(groups)})"))
-            for i, group in enumerate(groups, start=1)]
+        return {figure: functools.partial(draw, groups[0], "")}
+    return {f"{figure}-{i}": functools.partial(draw, group, f" ({i} of {len(groups)})")
+            for i, group in enumerate(groups, start=1)}
 
 
 def wrapped(record, most=34):
@@ -231,13 +237,20 @@ def titles(policies, most):
     return found, max(title.count("\n") + 1 for title in found)
 
 
-def dot_rows(ax, results, policies, values, labels, size):
-    """A row per policy, with a dot at its one number of `values` [policy, ...]."""
-    for y, policy in enumerate(policies):
-        look = policy_style(results, policy)
-        ax.plot(values.sel(policy=policy), [y], color=look["color"], marker=look["marker"] or "o")
-    colour_rows(ax, results, policies, labels, size)
-    ax.set_ylim(len(policies) - 0.5, -0.5)
+def dot_panels(results, policies, title, about, panels, most_columns):
+    """The panels of `budget_panels` where there is one budget: a row per policy, with a dot."""
+    labels, size, row = row_labels(policies)
+    rows, columns = panel_grid(len(panels), most_columns)
+    fig, axes = frame(f"{title} at budget {results.budget_text(results.budgets[0])}",
+                      results.subtitle + about, rows, columns, 0.7 + row * len(policies), sharey=True)
+    for ax, (text, values) in zip(axes.flat, panels.items()):
+        for y, policy in enumerate(policies):
+            look = policy_style(results, policy)
+            ax.plot(values.sel(policy=policy), [y], color=look["color"], marker=look["marker"] or "o")
+        colour_rows(ax, results, policies, labels, size)
+        ax.set(ylim=(len(policies) - 0.5, -0.5), title=text)
+    hide_unused(axes, len(panels))
+    return fig, axes.flat[:len(panels)]
 
 
 def narrow(name, width=12):
@@ -255,9 +268,9 @@ def error_shades(errors):
     return 1 + np.log10(np.clip(errors, 1e-3, 1)) / 3
 
 
-def number_map(ax, values, shades, darkest, text, missing="–", size=5.2):
+def number_map(ax, values, shades, darkest, text, missing="–", size=5.2, bold=()):
     """Cells with their numbers, as text(value) writes them. Columns of `values` that `shades` lacks stand
-    apart, in bold."""
+    apart, in bold, as are the numbers `bold`."""
     rows, columns = shades.shape
     colours = matplotlib.colormaps["Blues"]
     image = colours(np.clip(np.nan_to_num(shades) / darkest, 0, 1))
@@ -268,7 +281,7 @@ def number_map(ax, values, shades, darkest, text, missing="–", size=5.2):
             dark = k < columns and np.dot(image[i, k, :3], (0.299, 0.587, 0.114)) < 0.5
             ax.text(k, i, missing if np.isnan(values[i, k]) else text(values[i, k]),
                     ha="center", va="center", fontsize=size, color="white" if dark else "black",
-                    fontweight="normal" if k < columns else "bold")
+                    fontweight="normal" if k < columns and values[i, k] not in bold else "bold")
     ax.set_xlim(-0.5, values.shape[1] - 0.5)
     ax.grid(False)
     ax.tick_params(length=0)
@@ -285,28 +298,24 @@ def hide_unused(axes, count):
 
 
 def panel_title(ax, text, columns):
-    """A title of a panel that is one of `columns` beside each other, over up to three lines."""
-    room = characters(104) // columns
-    ax.set_title("\n".join(textwrap.wrap(text, room, max_lines=3, placeholder=" …")))
+    """A title of a panel that is one of `columns` beside each other; each of its lines over up to three."""
+    room = characters(114) // columns
+    ax.set_title("\n".join(part for line in text.split("\n") for part in textwrap.wrap(
+        line, room, max_lines=3, placeholder=" …")))
 
 
-def layer_axis(ax, results):
-    """Whole numbers as ticks, also where the file has few layers."""
-    ax.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(8, integer=True))
-    if len(results.layers) == 1:
-        ax.set_xlim(results.layers[0] - 1, results.layers[0] + 1)
-
-
-def budget_axis(ax, results):
-    """Scale and ticks for budgets: logarithmic, as halving a budget is the same step everywhere."""
-    budgets, labels = results.budgets, results.budget_labels()
-    ticks, first = np.unique(budgets, return_index=True)
-    if ticks[0] > 0:
-        ax.set_xscale("log")
-        ax.minorticks_off()
-    counts = results.budgets_are_counts
-    shown = first[legible(ticks if ax.get_xscale() == "linear" else np.log(ticks))]
-    ax.set_xticks(budgets[shown], [labels[i] if counts else f"{budgets[i]:.3g}" for i in shown])
+def budget_panels(results, policies, title, about, panels, most_columns, height, ylabel="", keys=()):
+    """A panel for each of {title: values [policy, budget]} with a line per policy over the budget; the
+    figure, and its axes in this order. `keys` stand behind those of the policies."""
+    rows, columns = panel_grid(len(panels), most_columns)
+    fig, axes = frame(title, results.subtitle + about, rows, columns, height,
+                      [*policy_keys(results, policies), *keys], (budget_label(results), ylabel),
+                      sharex=True)
+    for ax, (text, values) in zip(axes.flat, panels.items()):
+        budget_lines(ax, results, policies, values)
+        panel_title(ax, text, columns)
+    hide_unused(axes, len(panels))
+    return fig, axes.flat[:len(panels)]
 
 
 def budget_lines(ax, results, policies, values):
@@ -320,24 +329,12 @@ def budget_lines(ax, results, policies, values):
     budget_axis(ax, results)
 
 
-def name_lines(ax, results, policies, values):
-    """The names of `budget_lines` at their right ends."""
-    own = leaders(results, policies)
-    lines = {policy: values.sel(policy=policy).dropna("budget") for policy in own}
+def name_lines(ax, results, values):
+    """The names of lines of `budget_lines` at their right ends; `values` [policy, budget] are theirs."""
+    lines = {policy: values.sel(policy=policy).dropna("budget") for policy in values.policy.values}
     end_labels(ax, [(float(line.budget[-1]), float(line[-1]), policy,
                      policy_style(results, policy)["color"])
                     for policy, line in lines.items() if line.size])
-
-
-def error_axis(ax, values, axis="y", measure=None):
-    """Errors and losses have a logarithmic axis in every figure, whatever the numbers: half an error
-    is the same step everywhere. An error of 0 has no place on it. Linear where all are 0. `measure`:
-    the variable, whose axis is the same in all figures of a call (scales.py)."""
-    if measure:
-        scales.mark(ax, axis, measure)
-    if (values > 0).any():
-        ax.set(**{f"{axis}scale": "log"})
-        log_ticks(getattr(ax, f"{axis}axis"), 6 if axis == "y" else 4)
 
 
 def colour_rows(ax, results, policies, labels, size):
@@ -358,17 +355,14 @@ def policy_keys(results, policies, values=None):
     return keys + ([key(counted(left, "other"), OTHERS)] if left else [])
 
 
-def dots_by_layer(ax, values, look):
+def dots_by_layer(ax, results, values, look):
     """`values` [layer, head]: a dot for every head, a line of `look` for their mean."""
-    heads = values.dims[1]
     ax.plot(values.layer, values, **DOTS)
-    ax.plot(values.layer, values.mean(heads), **look)
-
-
-def budget_label(results):
-    if results.budgets_are_counts:
-        return "budget (tokens kept per KV head)"
-    return BUDGET
+    ax.plot(values.layer, values.mean(values.dims[1]), **look)
+    ax.axhline(0, **DOTTED)
+    layer_axis(ax, results)
+    if values.isnull().all():
+        note_undefined(ax)
 
 
 def band(ax, x, interval, look, drawn=True):
@@ -379,17 +373,17 @@ def band(ax, x, interval, look, drawn=True):
             ax.plot(x, edge, color=look["color"], linewidth=0.4, zorder=1.5)
 
 
-def end_labels(ax, ends, size=6.5):
+def end_labels(ax, ends):
     """Names beside the right ends of lines, in their colours, moved apart where they would overlap.
 
     `ends`: (x, y, name, colour) of each line's last point. Placed when the figure is saved, as all axes
     have their limits then.
     """
     figure = ax.figure.figure or ax.figure
-    figure.kvsim_ends = [*getattr(figure, "kvsim_ends", ()), (ax, ends, size)]
+    figure.kvsim_ends = [*getattr(figure, "kvsim_ends", ()), (ax, ends)]
 
 
-def _place_ends(figure, ax, ends, size):
+def _place_ends(figure, ax, ends):
     ends = sorted((one for one in ends if np.isfinite(one[1])), key=lambda one: one[1])
     if not ends:
         return
@@ -398,6 +392,7 @@ def _place_ends(figure, ax, ends, size):
     to_axes = ax.transData + ax.transAxes.inverted()
     own = np.array([to_axes.transform((x, y))[1] for x, y, _, _ in ends])
     names = [wrapped(name) for _, _, name, _ in ends]
+    size = matplotlib.rcParams["legend.fontsize"]
     line = 1.3 * size * figure.dpi / 72 / high
     places = apart(own, [line * (1 + name.count("\n")) for name in names])
     for (x, y, _, colour), name, place in zip(ends, names, places):
@@ -410,17 +405,11 @@ def _place_ends(figure, ax, ends, size):
 def apart(places, sizes):
     """Ascending places, moved as little as possible (least squares) until what lies there, each
     `sizes` long, does not overlap."""
+    from scipy import optimize   # takes longer to load than most figures to draw
+
     sizes = np.broadcast_to(sizes, len(places))
     before = np.concatenate([[0], np.cumsum((sizes[:-1] + sizes[1:]) / 2)])[:len(places)]
-    blocks = []   # of places that touch: [sum of what is left without what is before, count]
-    for place in places - before:
-        blocks.append([place, 1])
-        while len(blocks) > 1 and blocks[-2][0] / blocks[-2][1] >= blocks[-1][0] / blocks[-1][1]:
-            total, count = blocks.pop()
-            blocks[-1][0] += total
-            blocks[-1][1] += count
-    levels = np.repeat([total / count for total, count in blocks], [count for _, count in blocks])
-    return levels + before
+    return optimize.isotonic_regression(places - before).x + before
 
 
 def note_undefined(ax):
@@ -448,25 +437,6 @@ def settle(fig):
             box.set_points(np.round(box.get_points(), 6))
         for ax in fig.axes:
             ax.set_position(np.round(ax.get_position().bounds, 6))
-
-
-def say_log(fig):
-    """Adds ", log scale" to the label of every logarithmic axis: its own, or that of all panels."""
-    for ax in fig.axes:
-        shared = {"x": getattr(ax.figure, "_supxlabel", None),
-                  "y": getattr(ax.figure, "_supylabel", None)}
-        for name, axis in (("x", ax.xaxis), ("y", ax.yaxis)):
-            if axis.get_scale() != "log":
-                continue
-            label = axis.label if axis.label.get_text() else shared[name]
-            row = getattr(ax, f"get_shared_{name}_axes")().get_siblings(ax)
-            if label is None and any(getattr(one, f"get_{name}label")() for one in row):
-                continue   # its neighbour says so
-            place = ax.get_subplotspec()   # a bar of colours has none
-            if label is None and (name == "y" or place is None or place.is_last_row()):
-                label = axis.label
-            if label is not None and LOG not in label.get_text():
-                label.set_text(f"{label.get_text()}, {LOG}".lstrip(", "))
 
 
 def save(fig, path):

@@ -1,50 +1,43 @@
 """Stream error against the bytes that are held, in every form that a cache may have."""
 
-import functools
-
 import xarray
 
-from .. import load, measures, scales, style
+from .. import axes as places, measures, style
+from .stream_error import LABEL
 
 TITLE = "stream error by bytes held, flattened, padded, in pages, and the peak while decoding"
 FORMS = {"bytes_flattened": "heads flattened", "bytes_padded": "heads padded to the largest",
          "bytes_paged": "pages of 16 slots of a head",
          "bytes_in_place": "pages of 16 positions, nothing moves",
          "bytes_peak": "flattened, peak while decoding"}
-COLUMNS = 3
+NEEDS = ("stream_error_rms", *FORMS)
+LACKING = "no stream error, or no bytes held"
 MEASURE = "stream_error_rms"
 MEBIBYTE = 2 ** 20
-LABEL = "stream error (root mean square over steps)"
 
 
-def pages(results, options):
-    if not results.has("stream_error_rms", *FORMS):
-        raise load.NotMeasured(f"{results.path}: no stream error, or no bytes held")
-    return style.pages("bytes", [results.policies], functools.partial(draw, results))
-
-
-def draw(results, policies, note):
+def draw(results, options):
     error = results.variable("stream_error_rms", "policy", "budget")
     chosen = results.data.attrs.get("equal_bytes")
     told = f"\nbudgets are shares of the full cache's bytes ({chosen})" if chosen else ""
-    rows, columns = style.panel_grid(len(FORMS), COLUMNS)
+    rows, columns = style.panel_grid(len(FORMS), 3)
+    looks = style.line_looks(results, results.policies)
     fig, axes = style.frame(
-        f"Stream error by bytes held{note}",
-        f"{results.subtitle}{measures.layers_note([results], ['stream_error'])}{told}\n"
+        "Stream error by bytes held",
+        f"{results.subtitle}{measures.layers_note([results])}{told}\n"
         "Each marker is a budget. Lower and further left is better.", rows, columns, 2.2,
-        style.policy_keys(results, policies), ("bytes held (MiB)", LABEL), sharex=True, sharey=True)
+        style.policy_keys(results, results.policies), ("bytes held (MiB)", LABEL), sharex=True,
+        sharey=True)
     for ax, (variable, title) in zip(axes.flat, FORMS.items()):
         held = results.variable(variable, "policy", "budget") / MEBIBYTE
-        looks = style.line_looks(results, policies)
-        for policy in policies:
-            points = xarray.Dataset({"held": held, "error": error.where(error > 0)})
+        points = xarray.Dataset({"held": held, "error": error.where(error > 0)})
+        for policy, look in looks.items():
             own = points.sel(policy=policy).dropna("budget").sortby("held")
-            look = looks[policy]
             marker = "" if look is style.OTHERS else look["marker"] or "o"
             ax.plot(own.held, own.error, **{**look, "marker": marker})
         ax.set(xscale="log", yscale="log", title=title)
-        scales.mark(ax, "y", MEASURE)
-        scales.mark(ax, "x", "bytes")
+        places.mark(ax, "y", MEASURE)
+        places.mark(ax, "x", "bytes")
         for axis in (ax.xaxis, ax.yaxis):
             style.log_ticks(axis, every=(1, 2, 5))
     style.hide_unused(axes, len(FORMS))

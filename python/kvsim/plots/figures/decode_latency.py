@@ -7,46 +7,36 @@ and stay where it is a count, and so does the time.
 import numpy as np
 
 from ...plain import counted
-from .. import load, style
+from .. import style
 
 TITLE = "roofline time of a decode step against the context length"
+NEEDS = ("decode_time", "decode_speedup")
+LACKING = "no decode_time; --bandwidth and --peak make it"
 CONTEXTS = 2.0 ** np.arange(10, 18)
 MOST_LINES = 9
 
 
-def pages(results, options):
-    if not results.has("decode_time", "decode_speedup"):
-        raise load.NotMeasured(f"{results.path}: no decode_time; --bandwidth and --peak make it")
-    return [("decode_latency", lambda: draw(results))]
-
-
-def draw(results):
-    time = results.variable("decode_time", "policy", "budget")
-    speedup = results.variable("decode_speedup", "policy", "budget")
+def draw(results, options):
+    time, speedup = (results.variable(name, "policy", "budget") for name in NEEDS)
     length = float(results.data.attrs["prompt_len"])
     full = CONTEXTS / length * float((time * speedup).max())
     budgets = dict(zip(results.budget_labels(), results.budgets))
-    lines = [(policy, label) for policy in results.policies for label, budget in budgets.items()
-             if time.sel(policy=policy, budget=budget).notnull()][:MOST_LINES]
     grey = {"color": style.REFERENCE, "linestyle": "-", "marker": "", "linewidth": 1.2}
-    drawn = [{**style.policy_style(results, policy),
-              "linestyle": style.line_style(list(budgets).index(label))["linestyle"]}
-             for policy, label in lines]
+    lines = [("full cache", full, grey)]
+    for policy in results.policies:
+        for k, (label, budget) in enumerate(budgets.items()):
+            # A count is the whole cache until the context is longer.
+            grows = np.minimum(1, CONTEXTS / float(label)) if label.isdigit() else CONTEXTS / length
+            own = np.minimum(float(time.sel(policy=policy, budget=budget)) * grows, full)
+            if not np.isnan(own).all() and len(lines) <= MOST_LINES:
+                lines.append((f"{policy} at {label}", own, {
+                    **style.policy_style(results, policy), "linestyle": style.line_style(k)["linestyle"]}))
     fig, axes = style.frame(
         "One decode step of attention by the roofline model",
         f"{results.subtitle}\n{counted(len(results.layers), 'layer')} of the file; no weights, launch or "
         "scoring cost: an upper bound of what compression saves", 1, 2, 2.6,
-        [style.key("full cache", grey)] +
-        [style.key(f"{policy} at {label}", look) for (policy, label), look in zip(lines, drawn)],
-        ("context (prompt tokens)", ""))
-    axes[0, 0].plot(CONTEXTS, full * 1e6, **grey)
-    axes[0, 1].plot(CONTEXTS, np.ones_like(full), **grey)
-    for (policy, label), look in zip(lines, drawn):
-        grows = CONTEXTS / length
-        if label.isdigit():
-            # A count is the whole cache until the context is longer.
-            grows = np.minimum(1, CONTEXTS / float(label))
-        own = np.minimum(float(time.sel(policy=policy, budget=budgets[label])) * grows, full)
+        [style.key(name, look) for name, _, look in lines], ("context (prompt tokens)", ""))
+    for _, own, look in lines:
         axes[0, 0].plot(CONTEXTS, own * 1e6, **look)
         axes[0, 1].plot(CONTEXTS, full / own, **look)
     axes[0, 0].set_ylabel("time (microseconds)")

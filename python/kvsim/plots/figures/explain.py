@@ -22,11 +22,8 @@ MARGIN = 0.1                             # inches
 MOST_TOKENS = 8000                       # of the text; later ones are only in the upper panel
 
 
-def pages(document, options):
-    return [("explain", lambda: draw(document.data))]
-
-
-def draw(data):
+def draw(document, options):
+    data = document.data
     prompt = data["prompt"]
     importance = np.array([token["importance"] for token in prompt])
     lost = np.array([token["lost"] for token in prompt])

@@ -19,45 +19,27 @@ PLAIN = {"color": "black", "linestyle": "-", "marker": ""}
 
 def pages(several, options):
     lost = losses.of(several)
-    bases = {base: [one for one in found if one in lost.policies]
-             for base, found in losses.variants(several[0]).items() if base in lost.policies}
-    bases = {base: found for base, found in bases.items() if found}
+    bases = losses.variants(several[0], lost)
     if not bases:
         raise load.NotMeasured(f"{several[0].path}: no policy with and without a constraint")
     return style.pages("fairness", style.groups(list(bases), PAGE),
-                       functools.partial(draw, several, lost, bases))
+                       functools.partial(draw, several[0].model, lost, bases))
 
 
-def gains(lost, base, variant):
-    """[text, budget]: half of what both losses fall by; NaN at budgets that keep everything."""
-    gain = (lost.points(base) - lost.points(variant)).mean("loss", skipna=False)
-    return gain.where(gain.budget < 1)
-
-
-def summary(gain):
-    """(mean, deviation over budgets of the mean over texts, 95 % interval over texts)."""
-    mean, (low, high) = statistics.over_traces(gain.mean("budget"))
-    return mean, float(gain.mean("text").std("budget")), low, high
-
-
-def draw(several, lost, bases, group, note):
+def draw(model, lost, bases, group, note):
     changes = list(dict.fromkeys(losses.change(one, base) for base in group for one in bases[base]))
     looks = {text: style.line_style(i) for i, text in enumerate(changes)}
-    keys = [style.key(text, look) for text, look in looks.items()]
-    if lost.damage:
-        keys.append(style.key("the policy itself", PLAIN))
-    if lost.damage and lost.random:
-        keys.append(style.key("random", losses.RANDOM))
-    texts = len(lost.texts) > 1
+    beside = {"the policy itself": PLAIN} | ({"random": losses.RANDOM} if lost.random else {})
     rows = 1 + len(lost.damage)
     lines = 1 + max(len(bases[base]) for base in group)
     fig, axes = style.frame(
         f"Gain over the unconstrained policy, and its cost{note}",
-        f"{several[0].model}; {lost.described}\ngain: mean fall of {' and '.join(lost.labels)}; "
+        f"{model}; {lost.described}\ngain: mean fall of {' and '.join(lost.labels)}; "
         "numbers: mean ± standard deviation over budgets below 1"
-        + (", [95 % interval over texts (t)]" if texts else "")
+        + (", [95 % interval over texts (t)]" if len(lost.texts) > 1 else "")
         + f", budgets wrecked\n{lost.wreck_rule}", rows, len(group),
-        1.35 + 0.1 * lines / rows, keys,
+        1.35 + 0.1 * lines / rows,
+        [style.key(*one) for one in (looks | (beside if lost.damage else {})).items()],
         (style.BUDGET, ""), sharex=True, sharey="row")
     table = []
     for column, base in zip(axes.T, group):
@@ -69,28 +51,30 @@ def draw(several, lost, bases, group, note):
                 {one: looks[losses.change(one, base)] for one in bases[base]})
     for ax, label in zip(axes[:, 0], ["gain (fraction of importance)", *lost.damage]):
         ax.set_ylabel(label.replace(" (", "\n("))
-    shown = [f"{budget:g}" for budget in lost.budgets]
     style.numbers(fig, ["policy", "variant", "mean", "deviation", "low", "high", "wrecked",
-                        *(f"{what}budget {budget}" for what in ("", *(
+                        *(f"{what}budget {budget:g}" for what in ("", *(
                             f"{measure}, " for measure in lost.damage), "texts wrecked, ")
-                          for budget in shown)], table)
+                          for budget in lost.budgets)], table)
     return fig
 
 
 def draw_gains(ax, lost, base, variants, looks):
-    """Gains of the variants of one policy, and their rows of the table."""
+    """Gains of the variants of one policy, half of what both losses fall by at budgets that drop
+    something, and their rows of the table."""
     at, table = lost.budgets, []
     texts = len(lost.texts) > 1
     title = [style.wrapped(base, 36)]
     for variant in variants:
-        gain = gains(lost, base, variant)
+        gain = (lost.points(base) - lost.points(variant)).mean("loss", skipna=False)
+        gain = gain.where(gain.budget < 1)
         text, wrecked = losses.change(variant, base), lost.wrecked(variant, base)
         line, band = statistics.over_traces(gain.transpose("budget", "text"))
         ax.plot(at, line, **looks[text])
         style.band(ax, at, band, looks[text], texts)
         bad = (wrecked.mean("text") >= 0.5).values   # of half of the texts
         ax.plot(at[bad], line[bad], **losses.CROSS)
-        mean, spread, low, high = summary(gain)
+        mean, (low, high) = statistics.over_traces(gain.mean("budget"))
+        spread = float(gain.mean("text").std("budget"))
         name = f"{text}:\n" if len(text) > 24 else f"{text}: "   # the panel is not wider
         title.append(f"{name}{mean:+.3f} ± {spread:.3f}"
                      + (f" [{low:+.3f}, {high:+.3f}]" if texts else "")
@@ -99,6 +83,6 @@ def draw_gains(ax, lost, base, variants, looks):
                       *(value for damage in lost.damage.values()
                         for value in losses.over_texts(damage, variant).values),
                       *wrecked.sum("text").values])
-    ax.axhline(0, color="black", linewidth=0.7, linestyle=":")
+    ax.axhline(0, **style.DOTTED)
     ax.set_title("\n".join(title), fontsize=5.5)
     return table

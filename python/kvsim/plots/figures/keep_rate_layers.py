@@ -4,36 +4,27 @@ Shades are the keep rate minus the share of all entries that the layer keeps (th
 that white is unbiased whatever the layer's budget; dots mark spans that are kept less than that.
 """
 
-import functools
-
 import numpy as np
 
 from .. import load, style
 
 TITLE = "bias index per layer and span at one budget, one panel per policy"
+NEEDS = ("span", "bias_index")
+LACKING = "no labelled spans"
 
 
-def pages(results, options):
-    results.need_spans("bias_index")
-    groups = [load.competitors(results.policies)]
-    return style.pages("keep_rate_layers", groups, functools.partial(draw, results, options))
-
-
-def draw(results, options, policies, note):
+def draw(results, options):
+    policies, spans = load.competitors(results.policies), results.spans
     budget = results.nearest_budget(options.budget)
     bias = results.variable("bias_index", "policy", "budget", "span", "layer").sel(budget=budget)
-    spans = results.spans
     rows, columns = style.panel_grid(len(policies), 2 if len(results.layers) > 8 else 4)
     titles, lines = style.titles(policies, 46 if columns == 2 else 22)
-    height = 0.28 + 0.1 * lines + max(0.13 * len(spans), 0.3)
     fig, axes = style.frame(
-        f"Keep rate of each span against the layer's own at budget "
-        f"{results.budget_text(budget)}{note}",
+        f"Keep rate of each span against the layer's own at budget {results.budget_text(budget)}",
         f"{results.subtitle}\nbias index: keep rate of the span minus kept share of the layer; "
-        "dots: kept less than that share", rows, columns, height + 0.06, (),
-        ("layer of the model", ""))
+        "dots: kept less than that share", rows, columns,
+        0.34 + 0.1 * lines + max(0.13 * len(spans), 0.3), (), ("layer of the model", ""))
     limit = max(0.05, float(abs(bias).fillna(0).max()))
-    image = None
     for ax, policy, title in zip(axes.flat, policies, titles):
         values = bias.sel(policy=policy)
         image = ax.imshow(values, aspect="auto", cmap="PuOr", vmin=-limit, vmax=limit,
@@ -41,8 +32,7 @@ def draw(results, options, policies, note):
         y, x = np.nonzero(np.asarray(values) < -0.01)
         ax.plot(x, y, ".", color="black", markersize=1.5, linestyle="none")
         ax.set_yticks(range(len(spans)), spans)
-        every = max(1, len(results.layers) // 8)
-        ax.set_xticks(range(0, len(results.layers), every), results.layers[::every])
+        style.layer_ticks(ax.xaxis, results)
         ax.set_title(title, fontsize=6)
         ax.grid(False)
     style.hide_unused(axes, len(policies))

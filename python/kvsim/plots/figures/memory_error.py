@@ -6,26 +6,17 @@ import xarray
 from .. import load, style
 
 TITLE = "memory at equal output error, by entries kept and form of their numbers"
+NEEDS = ("compression", "output_error_mean")
+LACKING = "no selection at several numbers of bits"
 WHOLE = "not quantised"
 
 
-def pages(results, options):
-    found = families(results)
-    if not found or not results.has("compression", "output_error_mean") or \
-            results.data["output_error_mean"].isnull().all():
-        raise load.NotMeasured(f"{results.path}: no selection at several numbers of bits")
-    return [("memory_error", lambda: draw(results, found))]
-
-
-def families(results):
+def find(results, options):
     """[{form: record}]: records that differ in their quantisation only."""
-    known = load.parameters(results)
-    groups = []
-    for records in load.alike(results, lambda key: key.startswith("quant")):
-        members = {}
-        for record in records:
-            members[form_of(known[record])] = record
-        groups.append(members)
+    if results.data["output_error_mean"].isnull().all():
+        return []
+    groups = [{form_of(keys): record for record, keys in records.items()}
+              for records in load.alike(results, lambda key: key.startswith("quant"))]
     return [members for members in groups if len(members) > 1][:3]
 
 
@@ -41,8 +32,9 @@ def form_of(keys):
     return forms if turned == "none" else f"{forms}, {turned}"
 
 
-def draw(results, groups):
+def draw(results, options, groups):
     every = sorted({form for members in groups for form in members}, key=lambda form: (form != WHOLE, form))
+    looks = {form: style.line_style(k) for k, form in enumerate(every)}
     error = results.variable("output_error_mean", "policy", "budget", "layer").mean("layer")
     # A full cache that is not quantised has none: nothing to draw on a log axis.
     points = xarray.Dataset({"error": error.where(error > 0)})
@@ -50,33 +42,28 @@ def draw(results, groups):
     fig, axes = style.frame(
         "Memory at equal output error", f"{results.subtitle}\nabove: each marker is a budget; "
         "below: memory that reaches an error, interpolated along the lines above", 2, len(groups),
-        2.1, [style.key(form, style.line_style(every.index(form))) for form in every],
-        ("", ""), sharex="row", sharey="row")
-    for column, members in zip(axes.T, groups):
+        2.1, [style.key(*one) for one in looks.items()], sharex="row", sharey="row")
+    for (above, below), members in zip(axes.T, groups):
         for form, record in members.items():
             own = points.sel(policy=record).sortby("memory")
-            look = style.line_style(every.index(form))
-            column[0].plot(own.memory, own.error, **look)
-            reached(column[1], own.memory.values, own.error.values, look)
-        column[0].set(xscale="log", yscale="log", title=style.wrapped(members.get(WHOLE, next(iter(members.values())))),
-                      xlabel="memory (fraction of the full cache)")
-        column[1].set(xscale="log", yscale="log", xlabel="output error that is reached (relative)")
-    for axis in (axis for ax in axes.flat for axis in (ax.xaxis, ax.yaxis)):
-        style.log_ticks(axis, every=(1, 2, 5))
+            above.plot(own.memory, own.error, **looks[form])
+            memory, error = own.dropna("budget")[["memory", "error"]].to_array().values
+            best = np.flatnonzero(np.diff(np.minimum.accumulate(error), prepend=np.inf) < 0)
+            if best.size > 1:
+                below.plot(*reached(memory[best], error[best]), **looks[form])
+        above.set(title=style.wrapped(members.get(WHOLE, next(iter(members.values())))),
+                  xlabel="memory (fraction of the full cache)")
+        below.set_xlabel("output error that is reached (relative)")
+    for ax in axes.flat:
+        ax.set(xscale="log", yscale="log")
+        for axis in (ax.xaxis, ax.yaxis):
+            style.log_ticks(axis, every=(1, 2, 5))
     axes[0, 0].set_ylabel("output error (relative)")
     axes[1, 0].set_ylabel("memory (fraction of the full cache)")
     return fig
 
 
-def reached(ax, memory, error, look):
-    """The least memory whose error is at most that of the axis."""
-    memory, error = memory[np.isfinite(error)], error[np.isfinite(error)]
-    if not error.size:
-        return
-    best = np.minimum.accumulate(error)
-    keep = np.concatenate([[True], np.diff(best) < 0])
-    if keep.sum() < 2:
-        return
-    wanted = np.geomspace(best[keep].min(), best[keep].max(), 9)
-    logs = np.interp(np.log(wanted), np.log(best[keep][::-1]), np.log(memory[keep][::-1]))
-    ax.plot(wanted, np.exp(logs), **look)
+def reached(memory, error):
+    """Errors, and the memory with which each is reached between points that fall."""
+    wanted = np.geomspace(error.min(), error.max(), 9)
+    return wanted, np.exp(np.interp(np.log(wanted), np.log(error[::-1]), np.log(memory[::-1])))

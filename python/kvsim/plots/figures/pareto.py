@@ -26,24 +26,20 @@ PAGE = 4
 
 def pages(several, options):
     lost = losses.of(several)
-    groups = grids(several[0], lost)
-    if not groups:
+    grids, known = {}, load.parameters(several[0])
+    for base, records in losses.variants(several[0], lost).items():
+        lambdas = {float(known[one]["debias_lambda"]): one for one in records
+                   if known[one].get("constrain") == "debias"}
+        if len(lambdas) > 1:
+            grids[base] = dict(sorted(lambdas.items()))
+    if not grids:
         raise load.NotMeasured(f"{several[0].path}: no policy with constrain=debias at several "
                                "debias_lambda")
-    bases = style.groups(list(groups), PAGE)
-    return style.pages("pareto", bases, functools.partial(draw, several, lost, groups)) + \
-        style.pages("pareto-points", bases, functools.partial(draw_points, several, lost, groups))
-
-
-def grids(results, lost):
-    """{base record: {λ: record}}, for bases with at least two λ."""
-    found = {}
-    for base, records in losses.variants(results).items():
-        lambdas = {value: record for record in records if record in lost.policies
-                   and (value := losses.debias_lambda(results, record)) is not None}
-        if len(lambdas) > 1:
-            found[base] = dict(sorted(lambdas.items()))
-    return found
+    where = f"{several[0].model}; {lost.described}\nlosses: {'; '.join(lost.labels)} " \
+        "(1 − retained importance of the span, mean over layers and steps)"
+    return {name: page for stem, drawing in (("pareto", draw), ("pareto-points", draw_points))
+            for name, page in style.pages(stem, style.groups(list(grids), PAGE), functools.partial(
+                drawing, where, lost, grids)).items()}
 
 
 def points_of(lost, grid):
@@ -59,31 +55,35 @@ def optimal(points):
     return front, (points == points.isel({"lambda": 0})).all(["lambda", "loss"])
 
 
-def shares(front, same):
-    """[λ, text]: share of the budgets at which λ matters; texts at which it never does are out."""
-    of = (~same).sum("budget")
-    share = ((front & ~same).sum("budget") / of.where(of > 0)).transpose("lambda", "text")
-    return share.dropna("text") if of.any() else share.isel(text=[0])
+def wrecks(lost, base, grid):
+    """[λ, text, budget]: where λ wrecks the cache; told from the policy itself, or from λ = 0."""
+    found = load.stacked([lost.wrecked(record, base) for record in grid.values()], "lambda")
+    return found.assign_coords({"lambda": list(grid)})
 
 
-def draw(several, lost, groups, bases, note):
+def looks_of(grids, bases):
+    """{λ: look} of all bases."""
+    lambdas = dict.fromkeys(value for base in bases for value in grids[base])
+    return {value: style.line_style(i) for i, value in enumerate(lambdas)}
+
+
+def draw(where, lost, grids, bases, note):
     intervals = "\nbars: 95 % intervals over texts (t)" if len(lost.texts) > 1 else ""
-    rows = 1 + len(lost.damage)
-    lambdas = all_lambdas(groups, bases)
-    looks = {value: style.line_style(i) for i, value in enumerate(lambdas)}
-    keys = [style.key(f"λ = {value:g}", look) for value, look in looks.items()] + \
-        ([style.key("random", losses.RANDOM)] if lost.random else [])
+    looks = looks_of(grids, bases)
+    keys = {f"λ = {value:g}": look for value, look in looks.items()} | \
+        ({"random": losses.RANDOM} if lost.random else {})
     fig, axes = style.frame(
         f"How often each λ is Pareto-optimal, and what it costs{note}",
-        f"{where(several, lost)}{intervals}\n{lost.wreck_rule}; over the bars: share of budgets",
-        rows, len(bases), 1.6, keys if lost.damage else (), ("", ""), sharey="row")
+        f"{where}{intervals}\n{lost.wreck_rule}; over the bars: share of budgets",
+        1 + len(lost.damage), len(bases), 1.6,
+        [style.key(*one) for one in keys.items()] if lost.damage else (), ("", ""), sharey="row")
     table = []
     for column, base in zip(axes.T, bases):
-        table += draw_shares(column[0], lost, base, groups[base])
+        table += draw_shares(column[0], lost, base, grids[base])
         for ax, measure in zip(column[1:], lost.damage):
             losses.draw_damage(ax, lost, measure, base,
                                {lost.random: losses.RANDOM} if lost.random else {},
-                               {record: looks[value] for value, record in groups[base].items()})
+                               {record: looks[value] for value, record in grids[base].items()})
             ax.set_xlabel(style.BUDGET)
             # A closed loop may have few budgets.
             ax.set_xlim(lost.budgets.min() - 0.04, lost.budgets.max() + 0.04)
@@ -96,25 +96,18 @@ def draw(several, lost, groups, bases, note):
     return fig
 
 
-def all_lambdas(groups, bases):
-    return list(dict.fromkeys(value for base in bases for value in groups[base]))
-
-
-def wrecks(lost, base, grid):
-    """[λ, text, budget]: where λ wrecks the cache; told from the policy itself, or from λ = 0."""
-    found = load.stacked([lost.wrecked(record, base) for record in grid.values()], "lambda")
-    return found.assign_coords({"lambda": list(grid)})
-
-
 def draw_shares(ax, lost, base, grid):
-    """Bars of how often each λ is optimal, and their rows of the table."""
+    """Bars of how often each λ is optimal, of all budgets and of those at which λ matters, and their rows
+    of the table."""
     front, same = optimal(points_of(lost, grid))
-    wrecked = wrecks(lost, base, grid)
-
-    def count(cells):
-        return cells.sum(["text", "budget"]).values
-    counted, of, of_every = front & ~same, int((~same).sum()), same.size
-    every, bad, share = count(front), count(wrecked), shares(front, same)
+    wrecked, counted = wrecks(lost, base, grid), front & ~same
+    every, bad, matters, unwrecked = (one.sum(["text", "budget"]).values for one in (
+        front, wrecked, counted, counted & ~wrecked))
+    of, of_every = int((~same).sum()), same.size
+    # Texts at which λ never matters are out.
+    of_text = (~same).sum("budget")
+    share = (counted.sum("budget") / of_text.where(of_text > 0)).transpose("lambda", "text")
+    share = share.dropna("text") if of else share.isel(text=[0])
     mean, (low, high) = statistics.over_traces(share, "share")
     x = np.arange(len(grid))
     ax.bar(x, every / of_every, 0.62, color="white", edgecolor="0.4", hatch="////",
@@ -127,48 +120,39 @@ def draw_shares(ax, lost, base, grid):
     for i in np.flatnonzero(bad):
         ax.annotate(f"× {bad[i] / of_every:.2f}", (i, max(every[i] / of_every, high[i])),
                     xytext=(0, 2), textcoords="offset points", ha="center", fontsize=5.5)
-    ax.set_ylim(0, 1.55)
-    ax.set_yticks([0, 0.5, 1])
+    ax.set(ylim=(0, 1.55), yticks=[0, 0.5, 1], xlabel="λ (0: the policy itself, 1: fair)")
     ax.set_xticks(x, [f"{value:g}" for value in grid])
-    ax.set_xlabel("λ (0: the policy itself, 1: fair)")
     ax.set_title(style.wrapped(base, 36), fontsize=6)
     ax.legend(loc="upper left", fontsize=5, handlelength=1.4)
-    below = lost.budgets < 1
-    damage = [float(losses.geometric(losses.over_texts(one, record)[below], "budget"))
-              for record in grid.values() for one in lost.damage.values()]
-    damage = np.reshape(damage, (len(grid), -1))
-    return [[base, *row, *own] for *row, own in zip(
-        grid, count(counted), [of] * x.size, every, [of_every] * x.size, mean, low, high, bad,
-        count(counted & ~wrecked), damage)]
+    return [[base, value, matters[i], of, every[i], of_every, mean[i], low[i], high[i], bad[i], unwrecked[i],
+             *(float(losses.geometric(losses.over_texts(one, record)[lost.budgets < 1], "budget"))
+               for one in lost.damage.values())]
+            for i, (value, record) in enumerate(grid.items())]
 
 
-def where(several, lost):
-    return f"{several[0].model}; {lost.described}\nlosses: {'; '.join(lost.labels)} " \
-        "(1 − retained importance of the span, mean over layers and steps)"
-
-
-def draw_points(several, lost, groups, bases, note):
-    looks = {value: {**style.line_style(i), "linestyle": ""}
-             for i, value in enumerate(all_lambdas(groups, bases))}
-    chosen = shown_budgets(lost, [groups[base] for base in bases])
-    keys = [style.key(f"λ = {value:g}", look) for value, look in looks.items()]
+def draw_points(where, lost, grids, bases, note):
+    looks = {value: {**look, "linestyle": "", "markersize": 4.5}
+             for value, look in looks_of(grids, bases).items()}
+    means = {base: points_of(lost, grids[base]).mean("text", skipna=False) for base in bases}
+    fronts = {base: optimal(points) for base, points in means.items()}
+    # Spread over the budgets at which λ matters anywhere.
+    same = np.all([same for _, same in fronts.values()], axis=0)
+    chosen = style.spread(lost.budgets[~same].tolist() or lost.budgets.tolist()[:1], PANELS)
     fig, axes = style.frame(
         f"Losses of the two spans for each λ{note}",
-        f"{where(several, lost)}\nlower left is better; the line joins the Pareto-optimal λ\n"
-        + lost.wreck_rule,
-        len(bases), len(chosen), 1.6, keys, lost.labels)
+        f"{where}\nlower left is better; the line joins the Pareto-optimal λ\n{lost.wreck_rule}",
+        len(bases), len(chosen), 1.6,
+        [style.key(f"λ = {value:g}", look) for value, look in looks.items()], lost.labels)
     for row, base in zip(axes, bases):
-        points = points_of(lost, groups[base]).mean("text", skipna=False)
-        front, _ = optimal(points)
-        bad = wrecks(lost, base, groups[base]).mean("text") >= 0.5
+        bad = wrecks(lost, base, grids[base]).mean("text") >= 0.5
         for ax, budget in zip(row, chosen):
-            own = points.sel(budget=budget).transpose("lambda", "loss")
-            best = own[front.sel(budget=budget).values].values
+            own = means[base].sel(budget=budget).transpose("lambda", "loss")
+            best = own[fronts[base][0].sel(budget=budget).values].values
             if best.size:
                 ax.plot(*np.array(sorted(map(tuple, best))).T, color="0.5", linewidth=0.9)
-            for value in groups[base]:
+            for value in grids[base]:
                 at = {"lambda": value}
-                ax.plot(*own.sel(at).values, **{**looks[value], "markersize": 4.5})
+                ax.plot(*own.sel(at).values, **looks[value])
                 if bad.sel({**at, "budget": budget}):
                     ax.plot(*own.sel(at).values, **losses.CROSS)
             ax.margins(0.12)
@@ -176,12 +160,3 @@ def draw_points(several, lost, groups, bases, note):
             ax.set_title(f"budget {budget:.3g}", fontsize=6)
         row[0].set_ylabel(style.wrapped(base, 24), fontsize=6)
     return fig
-
-
-def shown_budgets(lost, grids_):
-    """Up to `PANELS` budgets, spread over those at which λ matters anywhere."""
-    same = np.all([optimal(points_of(lost, grid).mean("text", skipna=False))[1]
-                   for grid in grids_], axis=0)
-    known = lost.budgets[~same].tolist() or lost.budgets.tolist()[:1]
-    picked = np.unique(np.linspace(0, len(known) - 1, min(PANELS, len(known))).round().astype(int))
-    return [known[i] for i in picked]

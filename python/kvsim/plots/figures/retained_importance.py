@@ -5,8 +5,6 @@ line at 0.5 divides its two colours: a step below it has lost more than half of 
 its query would have found in the full cache.
 """
 
-import functools
-
 import matplotlib
 import numpy as np
 import pandas
@@ -15,6 +13,7 @@ from matplotlib.ticker import MaxNLocator
 from .. import load, style
 
 TITLE = "retained importance over steps, one panel per layer"
+NEEDS = ("retained_importance",)
 OUTLIER = 0.5
 FEW = 3       # policies whose lines are still told apart
 PARTS = 250   # columns of a map, at most: a panel has few more pixels
@@ -24,59 +23,47 @@ LINES = (f"thin: every step; thick: running median of {MEDIAN} steps; "
 MAPS = "A row is a policy, best mean first. Red: less than half is retained. White dot: worst step."
 
 
-def pages(results, options):
-    if not results.has("retained_importance"):
-        raise load.Missing(f"{results.path}: no variable retained_importance")
+def draw(results, options):
     rivals = [one for one in results.policies if not load.is_full(one)] or results.policies
-    draw, groups = (draw_lines, [results.policies]) if len(rivals) <= FEW else (draw_maps, [rivals])
-    budget = results.nearest_budget(options.budget)
-    return style.pages("retained_importance", groups, functools.partial(draw, results, budget))
-
-
-def frame(results, budget, note, reading, height, keys, ylabel):
-    """The figure and its axes, one for each layer."""
-    layers = results.layers
+    policies = results.policies if len(rivals) <= FEW else rivals
+    layers, budget = results.layers, results.nearest_budget(options.budget)
+    values = results.variable("retained_importance", "policy", "layer", "budget", "step")
+    values = values.sel(budget=budget, policy=policies)
+    lines = len(rivals) <= FEW
+    if not lines:
+        means = values.mean(["layer", "step"]).fillna(-1).values
+        values = values.isel(policy=np.argsort(-means, kind="stable"))
+    labels, size, row = style.row_labels(values.policy.values.tolist())
+    height = 1.5 if lines else 0.3 + row * len(policies)
     rows, columns = style.panel_grid(len(layers), 4 if len(layers) <= 12 else 5)
     fig, axes = style.frame(
-        f"Retained importance over steps at budget {results.budget_text(budget)}{note}",
-        f"{results.subtitle}\n{reading}", rows, columns,
-        height if len(layers) > 1 else max(2.9, height), keys,
-        ("step (position of the query, tokens)", ylabel), sharex=True, sharey=True)
+        f"Retained importance over steps at budget {results.budget_text(budget)}",
+        f"{results.subtitle}\n{LINES if lines else MAPS}", rows, columns,
+        height if len(layers) > 1 else max(2.9, height),
+        style.policy_keys(results, policies, values) if lines else (),
+        ("step (position of the query, tokens)", "retained importance (fraction)" if lines else ""),
+        sharex=True, sharey=True)
     for layer, ax in zip(layers, axes.flat):
+        if lines:
+            panel(ax, results, policies, values.sel(layer=layer))
+        else:
+            image = draw_map(ax, values.sel(layer=layer))
+            style.colour_rows(ax, results, values.policy.values, labels, size)
         ax.set_title(f"layer {layer}")
         ax.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10], integer=True))
     style.hide_unused(axes, len(layers))
-    return fig, axes.flat[:len(layers)]
-
-
-def of_budget(results, budget, policies):
-    """[policy, layer, step]"""
-    values = results.variable("retained_importance", "policy", "budget", "layer", "step")
-    return values.sel(budget=budget, policy=policies)
-
-
-def draw_lines(results, budget, policies, note):
-    values = of_budget(results, budget, policies)
-    fig, axes = frame(results, budget, note, LINES, 1.5,
-                      style.policy_keys(results, policies, values),
-                      "retained importance (fraction)")
-    for layer, ax in zip(results.layers, axes):
-        panel(ax, results, policies, values.sel(layer=layer))
+    if not lines:
+        fig.colorbar(image, ax=list(axes.flat[:len(layers)]), label="retained importance (fraction)",
+                     pad=0.01, fraction=0.02, aspect=30)
     return fig
 
 
 def panel(ax, results, policies, values):
     """Lines of one layer; `values` is [policy, step]."""
-    steps = results.steps
-    ax.axhline(OUTLIER, color="black", linewidth=0.7, linestyle=":", zorder=0)
-    for number, policy in enumerate(policies):
-        line = values.sel(policy=policy)
-        look = {"zorder": 3, **style.policy_style(results, policy)}
-        ax.plot(steps, line, color=look["color"], linewidth=0.5, alpha=0.35, zorder=2)
-        # Markers tell lines apart where colour cannot; shifted, so that they do not coincide.
-        every = max(1, steps.size // 4)
-        ax.plot(steps, running_median(line), markevery=(every * number // len(policies), every),
-                **look)
+    ax.axhline(OUTLIER, **style.DOTTED, zorder=0)
+    thin_and_thick(ax, results, policies, values)
+    for policy in policies:
+        line, look = values.sel(policy=policy), style.policy_style(results, policy)
         if look["marker"] and not line.isnull().all():
             worst = line.isel(step=line.argmin("step"))
             ax.plot(worst.step, worst, **{**look, "markersize": 5, "zorder": 4})
@@ -84,21 +71,18 @@ def panel(ax, results, policies, values):
         style.note_undefined(ax)
     ax.set_ylim(-0.02, 1.02)
     ax.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0", "", "0.5", "", "1"])
+
+
+def thin_and_thick(ax, results, policies, values):
+    """Every step of `values` [policy, step] and a running median."""
+    # Markers tell lines apart where colour cannot; shifted, so that they do not coincide.
+    every = max(1, results.steps.size // 4)
+    for number, policy in enumerate(policies):
+        line, look = values.sel(policy=policy), {"zorder": 3, **style.policy_style(results, policy)}
+        ax.plot(results.steps, line, color=look["color"], linewidth=0.5, alpha=0.35, zorder=2)
+        ax.plot(results.steps, running_median(line),
+                markevery=(every * number // len(policies), every), **look)
     ax.margins(x=0.02)
-
-
-def draw_maps(results, budget, policies, note):
-    values = of_budget(results, budget, policies)
-    means = values.mean(["layer", "step"]).fillna(-1).values
-    values = values.isel(policy=np.argsort(-means, kind="stable"))
-    labels, size, row = style.row_labels(values.policy.values.tolist())
-    fig, axes = frame(results, budget, note, MAPS, 0.3 + row * len(policies), (), "")
-    for layer, ax in zip(results.layers, axes):
-        image = draw_map(ax, values.sel(layer=layer))
-        style.colour_rows(ax, results, values.policy.values, labels, size)
-    fig.colorbar(image, ax=list(axes), label="retained importance (fraction)", pad=0.01,
-                 fraction=0.02, aspect=30)
-    return fig
 
 
 def draw_map(ax, values):
@@ -118,12 +102,8 @@ def draw_map(ax, values):
 
 def in_parts(cells):
     """[policy, step], or the least of each of PARTS parts where there are more steps."""
-    if cells.shape[1] <= PARTS:
-        return cells
-    parts = np.array_split(cells, PARTS, axis=1)
-    return np.stack([np.where(np.isnan(part).all(axis=1), np.nan,
-                              np.where(np.isnan(part), np.inf, part).min(axis=1))
-                     for part in parts], axis=1)
+    parts = np.array_split(cells, min(PARTS, cells.shape[1]), axis=1)
+    return np.stack([np.fmin.reduce(part, axis=1) for part in parts], axis=1)
 
 
 def running_median(line):

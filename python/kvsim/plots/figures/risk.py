@@ -13,6 +13,8 @@ from .. import style
 from ...plain import counted
 
 TITLE = "estimated against true risk: sampled entries, and how good each estimator is"
+NEEDS = ("risk_true", "risk_estimate")
+LACKING = "no risk; kvsim replay --metric risk measures it"
 NAMES = {"single": "one query", "mean": "mean over the window", "max": "maximum",
          "max_prior": "maximum, prior", "defensivekv": "defensivekv"}
 TABLE = (("risk_spearman", "Spearman with true risk", "rank correlation"),
@@ -22,25 +24,16 @@ TABLE = (("risk_spearman", "Spearman with true risk", "rank correlation"),
 
 
 def pages(results, options):
-    results.need("risk", "risk_true", "risk_estimate")
-    return [("risk", functools.partial(scatter, results)),
-            ("risk-layers", functools.partial(by_layer, results))]
+    tables = {name: results.variable(name, "layer", "estimator") for name, _, _ in TABLE}
+    return {"risk": functools.partial(scatter, results, tables),
+            "risk-layers": functools.partial(by_layer, results, tables)}
 
 
-def estimators(results):
-    return [str(name) for name in results.data["estimator"].values]
-
-
-def means(results, name):
-    return results.variable(name, "layer", "estimator").mean("layer")
-
-
-def scatter(results):
+def scatter(results, tables):
     truth = results.variable("risk_true", "layer", "sample")
     estimate = results.variable("risk_estimate", "layer", "estimator", "sample")
-    names = estimators(results)
-    rank, under = means(results, "risk_spearman"), means(results, "risk_underestimated")
-    rows, columns = style.panel_grid(len(names), 5)
+    rank, under = (tables[name].mean("layer") for name in ("risk_spearman", "risk_underestimated"))
+    rows, columns = style.panel_grid(rank.size, 5)
     fig, axes = style.frame(
         "Estimated against true risk", f"{results.subtitle}\n{truth.sample.size} evenly spaced "
         f"entries of each of {counted(len(results.layers), 'layer')}; on the line the estimate is right, "
@@ -48,43 +41,39 @@ def scatter(results):
         ("true risk (largest later importance, model units)", "estimated risk (model units)"),
         sharex=True, sharey=True)
     some = np.concatenate([array.values[array.values > 0] for array in (truth, estimate)])
-    ends = (np.percentile(some, 1), some.max()) if some.size else (0.1, 1.0)
-    for ax, name in zip(axes.flat, names):
+    low, high = (np.percentile(some, 1), some.max()) if some.size else (0.1, 1.0)
+    for ax, name in zip(axes.flat, rank.estimator.values):
         ax.loglog(truth.values.ravel(), estimate.sel(estimator=name).values.ravel(), ".",
                   color=style.COLOURS[0], alpha=0.25, markersize=1.4, markeredgewidth=0,
                   rasterized=True)
-        ax.plot(ends, ends, color="black", linewidth=0.8)
+        ax.plot((low, high), (low, high), color="black", linewidth=0.8)
         ax.set_title(f"{NAMES.get(name, name)}\nSpearman {rank.sel(estimator=name):.2f}, "
                      f"{100 * under.sel(estimator=name):.0f} % low", fontsize=6)
-        ax.set_xlim(ends[0], 1.5 * ends[1])
-        ax.set_ylim(ends[0], 1.5 * ends[1])
+        ax.set(xlim=(low, 1.5 * high), ylim=(low, 1.5 * high))
         for axis in (ax.xaxis, ax.yaxis):
             style.log_ticks(axis)
-    style.hide_unused(axes, len(names))
+    style.hide_unused(axes, rank.size)
     return fig
 
 
-def by_layer(results):
-    names = estimators(results)
+def by_layer(results, tables):
+    names = tables["risk_spearman"].estimator.values
     looks = {name: style.line_style(k) for k, name in enumerate(names)}
     fig, axes = style.frame(
         "How good estimates of the true risk are", f"{results.subtitle}\nover the candidates of a "
         "KV head, mean over KV heads", 2, 2, 1.7,
-        [style.key(NAMES.get(name, name), looks[name]) for name in names],
+        [style.key(NAMES.get(name, name), look) for name, look in looks.items()],
         ("layer of the model", ""), sharex=True)
     for ax, (variable, title, unit) in zip(axes.flat, TABLE):
-        values = results.variable(variable, "layer", "estimator")
+        values = tables[variable]
         for name in values.dropna("estimator", how="all").estimator.values:
             ax.plot(values.layer, values.sel(estimator=name), **looks[name])
-        ax.set_title(title)
-        ax.set_ylabel(unit)
+        ax.set(title=title, ylabel=unit)
         if variable == "risk_log_ratio_median":
-            ax.axhline(0, color="black", linewidth=0.7, linestyle=":")
+            ax.axhline(0, **style.DOTTED)
         else:
             ax.set_ylim(min(-0.02, values.fillna(0).min()), 1.02)
     style.layer_axis(axes[1, 0], results)
-    variables = [variable for variable, _, _ in TABLE]
-    columns = np.column_stack([means(results, variable) for variable in variables])
-    style.numbers(fig, ["estimator", *variables],
-                  [[name, *row] for name, row in zip(names, columns)])
+    columns = np.column_stack([values.mean("layer") for values in tables.values()])
+    style.numbers(fig, ["estimator", *tables], [[name, *row] for name, row in zip(names, columns)])
     return fig

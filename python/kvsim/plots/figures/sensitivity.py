@@ -17,55 +17,49 @@ MOST_BUDGETS = 6
 
 
 def pages(files, options):
-    found = grid.grids(files, options)
-    planned = []
-    for stem, one in zip(grid.stems("sensitivity", found), found):
-        lines = one.lines()
-        if lines:
-            planned += style.pages(stem, style.groups(lines, COLUMNS), functools.partial(draw, one))
+    planned = {}
+    for stem, one in grid.grids("sensitivity", files, options).items():
+        if lines := one.lines():
+            planned |= style.pages(stem, style.groups(lines, COLUMNS), functools.partial(draw, one))
     return planned
 
 
 def draw(one, lines, note):
-    labels = one.budgets()
-    shown = grid.spread(labels, MOST_BUDGETS)
+    shown = style.spread(one.budgets, MOST_BUDGETS)
     metrics = one.metrics()
-    keys = [style.key(one.budget_text(label), style.line_style(k)) for k, label in enumerate(shown)]
     fig, axes = style.frame(
         f"Sensitivity of {one.preset}{note}", f"{one.subtitle}\ndotted: default"
-        + ("; bands: least to most over traces" if one.traces > 1 else "")
-        + grid.left_out(labels, shown),
-        len(metrics), len(lines), 1.25, keys, sharey="row", sharex="col")
+        + ("; bands: least to most over traces" if one.traces > 1 else "") + one.left_out(shown),
+        len(metrics), len(lines), 1.25,
+        [style.key(one.budget_text(label), style.line_style(k)) for k, label in enumerate(shown)],
+        sharey="row", sharex="col")
     for row, metric in zip(axes, metrics):
         values, means = (table.sel(budget=shown) for table in (one.values(metric), one.over_traces(metric)))
         for ax, line in zip(row, lines):
             draw_line(ax, line, values, means)
             if not metric.more_is_better:
                 style.error_axis(ax, values)
-        row[0].set_ylabel(metric.label, fontsize=6)
-    for ax, line in zip(axes[0], lines):
-        ax.set_title(line.axis.name if not line.fixed else f"{line.axis.name}\nat {line.fixed}")
-    for ax, line in zip(axes[-1], lines):
-        ax.set_xlabel(line.axis.name)
+        row[0].set_ylabel(one.label(metric), fontsize=6)
+    for ax, bottom, line in zip(axes[0], axes[-1], lines):
+        ax.set_title(line.name)
+        bottom.set_xlabel(line.axis.name)
     return fig
 
 
 def draw_line(ax, line, values, means):
-    x = line.axis.numbers
-    ticks = [float(value[0]) for value in line.records] if x else list(range(len(line.records)))
-    records = list(line.records.values())
+    x, records = line.axis.numbers, list(line.records.values())
+    ticks = [float(value[0]) for value in line.records] if x else list(range(len(records)))
     for k, own in enumerate(values.sel(policy=records).transpose("budget", "trace", "policy")):
+        look = style.line_style(k)
         if own.trace.size > 1:
             ax.fill_between(ticks, own.min("trace"), own.max("trace"), alpha=0.12, linewidth=0,
-                            color=style.line_style(k)["color"])
-        ax.plot(ticks, means.sel(policy=records, budget=own.budget), **style.line_style(k))
-    texts = [line.axis.text(value) for value in line.records]
+                            color=look["color"])
+        ax.plot(ticks, means.sel(policy=records, budget=own.budget), **look)
     if x and ticks[0] > 0 and ticks[-1] / ticks[0] >= 20:
         ax.set_xscale("log")
         ax.minorticks_off()
-    long = max(map(len, texts)) * len(texts) > 26
-    ax.set_xticks(ticks, texts, rotation=40 if long else 0, ha="right" if long else "center",
-                  rotation_mode="anchor")
+    texts = [line.axis.text(value) for value in line.records]
+    style.slanted_ticks(ax, ticks, texts, max(map(len, texts)) * len(texts) > 26)
     if line.axis.base in line.records:
         base = list(line.records).index(line.axis.base)
-        ax.axvline(ticks[base], color="black", linewidth=0.8, linestyle=":", zorder=1)
+        ax.axvline(ticks[base], **{**style.DOTTED, "linewidth": 0.8}, zorder=1)

@@ -16,39 +16,39 @@ MOST_MAPS = 4
 
 
 def pages(files, options):
-    found = grid.grids(files, options)
-    planned = []
-    for stem, one in zip(grid.stems("sensitivity_map", found), found):
+    planned = {}
+    for stem, one in grid.grids("sensitivity_map", files, options).items():
         planes = one.planes()
-        names = [stem if len(planes) == 1 else f"{stem}-{'-'.join(rows.keys + columns.keys)}"
-                 for rows, columns, _ in planes]
-        planned += [(name, functools.partial(draw, one, plane))
-                    for name, plane in zip(names, planes)]
+        planned |= {stem if len(planes) == 1 else f"{stem}-{'-'.join(rows.keys + columns.keys)}":
+                    functools.partial(draw, one, rows, columns, table)
+                    for rows, columns, table in planes}
     if not planned:
         raise load.NotMeasured(f"{files[0].path}: no two axes that are crossed")
     return planned
 
 
-def draw(one, plane):
-    rows, columns, table = plane
-    labels, metrics = one.budgets(), one.metrics()
-    shown = grid.spread(labels, MOST_MAPS)
-    height = max(1.15, 0.4 + 0.15 * len(rows.values))
+def draw(one, rows, columns, table):
+    shown = style.spread(one.budgets, MOST_MAPS)
+    metrics = one.metrics()
     fig, axes = style.frame(
         f"{one.preset}: {rows.name} against {columns.name}",
         f"{one.subtitle}\nrows: {rows.name}; darker is worse, each map has "
-        f"its own scale; frame: default; *: best{grid.left_out(labels, shown)}",
-        len(metrics), len(shown), height, (),
-        (columns.name, ""))
+        f"its own scale; frame: default; *: best{one.left_out(shown)}", len(metrics), len(shown),
+        max(1.15, 0.4 + 0.15 * len(rows.values)), (), (columns.name, ""))
+    across, down = ([axis.text(value) for value in axis.values] for axis in (columns, rows))
     for line, metric in zip(axes, metrics):
         values = one.over_traces(metric)
         for ax, label in zip(line, shown):
             known = values.sel(budget=label).to_series()
             cells = np.reshape([known.get(record, np.nan) for record in table.flat], table.shape)
             heat_map(ax, cells, metric.more_is_better)
-            frame_default(ax, rows, columns)
-            ticks(ax, rows, columns)
-        line[0].set_ylabel(metric.label, fontsize=6)
+            if rows.base in rows.values and columns.base in columns.values:
+                corner = (columns.values.index(columns.base) - 0.5, rows.values.index(rows.base) - 0.5)
+                ax.add_patch(matplotlib.patches.Rectangle(corner, 1, 1, fill=False, color="black",
+                                                          linewidth=1.2, clip_on=False))
+            style.slanted_ticks(ax, range(len(across)), across, sum(map(len, across)) > 26, fontsize=5.5)
+            ax.set_yticks(range(len(down)), down, fontsize=5.5)
+        line[0].set_ylabel(one.label(metric), fontsize=6)
     for ax, label in zip(axes[0], shown):
         ax.set_title("budget " + one.budget_text(label).replace(" (", "\n("))
     return fig
@@ -57,35 +57,8 @@ def draw(one, plane):
 def heat_map(ax, cells, more_is_better):
     worse = -cells if more_is_better else cells
     low, high = np.nanmin(worse), np.nanmax(worse)
-    scaled = (worse - low) / (high - low) if high > low else np.zeros_like(worse)
-    image = matplotlib.colormaps["Blues"](0.9 * np.nan_to_num(scaled))
-    image[np.isnan(cells)] = (0.93, 0.93, 0.93, 1)
-    ax.imshow(image, aspect="auto", interpolation="nearest")
     largest = np.nanmax(np.abs(cells))
     digits = 4 if largest < 0.1 else 3 if largest < 10 else 1
-    for i, k in np.ndindex(cells.shape):
-        if np.isnan(cells[i, k]):
-            continue
-        text, best = f"{cells[i, k]:.{digits}f}".removeprefix("0"), worse[i, k] == low
-        dark = np.dot(image[i, k, :3], (0.299, 0.587, 0.114)) < 0.5
-        ax.text(k, i, text + ("*" if best else ""), ha="center", va="center",
-                fontsize=5, color="white" if dark else "black",
-                fontweight="bold" if best else "normal")
-    ax.grid(False)
-    ax.tick_params(length=0)
-
-
-def frame_default(ax, rows, columns):
-    if rows.base in rows.values and columns.base in columns.values:
-        corner = (columns.values.index(columns.base) - 0.5, rows.values.index(rows.base) - 0.5)
-        ax.add_patch(matplotlib.patches.Rectangle(corner, 1, 1, fill=False, color="black",
-                                                  linewidth=1.2, clip_on=False))
-
-
-def ticks(ax, rows, columns):
-    texts = [columns.text(value) for value in columns.values]
-    long = sum(map(len, texts)) > 26
-    ax.set_xticks(range(len(texts)), texts, rotation=40 if long else 0, fontsize=5.5,
-                  ha="right" if long else "center", rotation_mode="anchor")
-    ax.set_yticks(range(len(rows.values)), [rows.text(value) for value in rows.values],
-                  fontsize=5.5)
+    best = cells[worse == low]
+    style.number_map(ax, cells, 0.9 * (worse - low), high - low or 1, missing=" ", size=5, bold=best,
+                     text=lambda value: f"{value:.{digits}f}".removeprefix("0") + "*" * (value in best))

@@ -15,11 +15,8 @@ ESTIMATORS = (("mean", "E[mean]", "P(mean outranks steady)"),
               ("max with prior", "E[max(X, prior)]", "P(max with prior outranks steady)"))
 
 
-def pages(document, options):
-    return [("theory", lambda: draw(document.data))]
-
-
-def draw(data):
+def draw(document, options):
+    data = document.data
     given = data["parameters"]
     chain = "independent observations" if given["dwell"] is None else \
         f"Markov chain, mean high dwell {given['dwell']:g}"

@@ -17,9 +17,8 @@ LOOKS = {True: {"facecolor": style.COLOURS[0], "edgecolor": "white", "linewidth"
 
 
 def pages(files, options):
-    found = grid.grids(files, options)
-    return [(stem, functools.partial(draw, one, options))
-            for stem, one in zip(grid.stems("tornado", found), found)]
+    return {stem: functools.partial(draw, one, options)
+            for stem, one in grid.grids("tornado", files, options).items()}
 
 
 def effects(one, metric, budget):
@@ -37,22 +36,22 @@ def effects(one, metric, budget):
 def draw(one, options):
     budget = one.nearest_budget(options.budget)
     metrics = one.metrics()
-    columns = min(2, len(metrics))
-    rows = -(-len(metrics) // columns)
-    keys = [Patch(label=f"{'better' if better else 'worse'} than the default", **LOOKS[better])
-            for better in (True, False)]
+    rows, columns = style.panel_grid(len(metrics), 2)
     fig, axes = style.frame(
         f"Effect of {one.preset}'s hyper-parameters at budget {one.budget_text(budget)}",
         f"{one.subtitle}\nbars: from the least to the most along an axis, the "
         "others at their defaults; beside them the values that give it", rows, columns,
-        0.55 + 0.24 * len(one.lines()), keys)
+        0.55 + 0.24 * len(one.lines()),
+        [Patch(label=f"{'better' if better else 'worse'} than the default", **look)
+         for better, look in LOOKS.items()])
     for ax, metric in zip(axes.flat, metrics):
-        panel(ax, one, metric, effects(one, metric, budget))
+        panel(ax, metric, effects(one, metric, budget))
+        ax.set_title(one.label(metric).replace("\n", " "))
     style.hide_unused(axes, len(metrics))
     return fig
 
 
-def panel(ax, one, metric, rows):
+def panel(ax, metric, rows):
     spread = max(max(abs(low[0]), abs(high[0])) for _, low, high in rows) or 1
     for y, (_, low, high) in enumerate(rows):
         for begin, end, better in ((min(low[0], 0), min(high[0], 0), not metric.more_is_better),
@@ -64,10 +63,7 @@ def panel(ax, one, metric, rows):
             ax.text(max(high[0], 0) + pad, y, high[1], ha="left", va="center", fontsize=5.5)
     ax.axvline(0, color="black", linewidth=0.8)
     ax.set_xlim(-1.45 * spread, 1.45 * spread)
-    ax.set_yticks(range(len(rows)),
-                  [line.axis.name + (f"\n({line.fixed})" if line.fixed else "")
-                   for line, _, _ in rows])
+    ax.set_yticks(range(len(rows)), [line.name for line, _, _ in rows])
     ax.invert_yaxis()
     ax.grid(axis="y", visible=False)
-    ax.set_title(metric.label.replace("\n", " "))
     ax.set_xlabel("difference from the default")

@@ -34,6 +34,15 @@ class Column(NamedTuple):
     root: bool = False
 
     @property
+    def scale(self):
+        """Of its intervals; percents are shares of `whole`."""
+        return "log" if self.unit == "relative" else "share"
+
+    @property
+    def whole(self):
+        return 100 if self.unit == "%" else 1
+
+    @property
     def title(self):
         return f"{measures.words(self.measure)},\n{self.short or self.what}"
 
@@ -77,18 +86,14 @@ def pages(several, options):
     if not drawn:
         raise load.NotMeasured(f"{several[0].path}: no variable "
                                f"{names[0] if names else measures.BESIDE}")
-    shown = Shown(names, drawn, [one for one in there if one not in drawn])
-    groups = [load.competitors(load.common_policies(several))]
-    return style.pages("traces", groups, functools.partial(draw, several, options, shown)) + \
-        style.pages("traces-table", groups, functools.partial(draw_table, several, options, shown))
-
-
-class Shown(NamedTuple):
-    """The measures and columns of the figure, and the columns that only the CSV has."""
-
-    names: list
-    drawn: list
-    others: list
+    policies = load.competitors(load.common_policies(several))
+    budgets = {results.budget_text(results.nearest_budget(options.budget)) for results in several}
+    said = f" at budget {', '.join(sorted(budgets))}"
+    of = several[0].subtitle if len(several) == 1 else \
+        f"{', '.join(sorted({one.model for one in several}))}, {counted(len(several), 'trace')}"
+    given = several, options, policies, measures.title(names), said, of + measures.layers_note(several, names)
+    return {"traces": functools.partial(draw, *given, drawn, [one for one in there if one not in drawn]),
+            "traces-table": functools.partial(draw_table, *given, [one for one in drawn if one.in_table][:3])}
 
 
 def measured(several, options, columns, policies):
@@ -97,22 +102,13 @@ def measured(several, options, columns, policies):
               for name in dict.fromkeys(one.measure for one in columns)}
     values = np.array([[one.of(curve) for curve in curves[one.measure]] for one in columns])
     values = values.transpose(0, 2, 1)
-    if len(several) > 1:
-        own = [over_files(one, cells) for one, cells in zip(columns, values)]
-        return values, np.array([mean for mean, _ in own]), \
-            np.array([ends for _, ends in own]).transpose(1, 0, 2)
-    ends = np.array([over_steps(one, curves[one.measure][0]) for one in columns])
-    return values, values[..., 0], ends.transpose(1, 0, 2)
-
-
-SCALES = {"relative": "log", "fraction": "share", "%": "share"}
-
-
-def over_files(column, cells):
-    """Mean and interval over files of [policy, trace]."""
-    whole = 100 if column.unit == "%" else 1
-    mean, ends = statistics.over_traces(cells / whole, SCALES[column.unit])
-    return whole * mean, whole * ends
+    if len(several) == 1:
+        ends = [over_steps(one, curves[one.measure][0]) for one in columns]
+        return values, values[..., 0], np.swapaxes(ends, 0, 1)
+    means, ends = zip(*(statistics.over_traces(cells / one.whole, one.scale)
+                        for one, cells in zip(columns, values)))
+    whole = np.array([one.whole for one in columns])[:, None]
+    return values, whole * means, whole * np.swapaxes(ends, 0, 1)
 
 
 def values_of(results, name, options, policies):
@@ -129,26 +125,10 @@ def over_steps(column, curve):
     if curve.notnull().any():
         curve = curve.dropna("step", how="all")   # steps that were not evaluated
     series = column.steps(curve).transpose("policy", "step").values
-    answer, = ranking.rank([ranking.contest(series, units="steps", scale=SCALES[column.unit])])
+    answer, = ranking.rank([ranking.contest(series, units="steps", scale=column.scale)])
     ends = np.array([[row["estimate"][end] for row in answer["rows"]] for end in ("low", "high")],
                     float)
-    return (100 if column.unit == "%" else 1) * (np.sqrt(ends) if column.root else ends)
-
-
-def titles(several, options, names):
-    budgets = {results.budget_text(results.nearest_budget(options.budget)) for results in several}
-    models = {results.model for results in several}
-    note = measures.layers_note(several, names)
-    if len(several) == 1:
-        return ", ".join(sorted(budgets)), several[0].subtitle + note, \
-            "; intervals: 95 %, over circular blocks of steps"
-    return ", ".join(sorted(budgets)), \
-        f"{', '.join(sorted(models))}, {counted(len(several), 'trace')}{note}", \
-        "; bar and line: mean over traces (errors: geometric) and its 95 % interval (t)"
-
-
-def over(several):
-    return " over traces" if len(several) > 1 else ""
+    return column.whole * (np.sqrt(ends) if column.root else ends)
 
 
 def marked(several, columns, values):
@@ -156,44 +136,40 @@ def marked(several, columns, values):
     Errors differ by their ratio."""
     if len(several) < 2:
         return np.zeros(values.shape[:2], bool)
-    logs = np.array([column.unit == "relative" for column in columns])[:, None, None]
+    logs = np.array([column.scale == "log" for column in columns])[:, None, None]
     with np.errstate(divide="ignore", invalid="ignore"):
         own = np.where(logs, np.log(np.maximum(values, statistics.LEAST)), values)
     _, (low, high) = statistics.over_traces(own - own[:, :1])
     return (low > 0) | (high < 0)
 
 
-def draw(several, options, shown, policies, note):
-    columns = shown.drawn + shown.others
+def draw(several, options, policies, title, budgets, about, drawn, others):
+    columns = drawn + others
     values, means, (low, high) = measured(several, options, columns, policies)
     differs = marked(several, columns, values)
     labels, size, row = style.row_labels(policies)
-    budgets, subtitle, reading = titles(several, options, shown.names)
     looks = [style.mark_style(i) for i in range(len(several))]
+    reading = "; intervals: 95 %, over circular blocks of steps" if len(several) == 1 else \
+        "; bar and line: mean over traces (errors: geometric) and its 95 % interval (t)"
     star = "; *: differs from the first row, 95 % interval of the difference over traces" \
         if differs.any() else ""
-    rows, across = style.panel_grid(len(shown.drawn), 4)
+    rows, across = style.panel_grid(len(drawn), 4)
     fig, axes = style.frame(
-        f"{measures.title(shown.names)}{over(several)} at budget {budgets}{note}",
-        subtitle + reading + star, rows, across, 0.75 + max(row, 0.29) * len(policies),
+        title + (" over traces" if len(several) > 1 else "") + budgets, about + reading + star,
+        rows, across, 0.75 + max(row, 0.29) * len(policies),
         [style.key(name, look) for name, look in zip(load.names(several), looks)], sharey=True)
-    for m, (ax, column) in enumerate(zip(axes.flat, shown.drawn)):
+    for m, (ax, column) in enumerate(zip(axes.flat, drawn)):
         for k, look in enumerate(looks):
             ax.plot(values[m, :, k], np.arange(len(policies)), zorder=2, **look)
         for p in range(len(policies)):
-            ax.plot([low[m, p], high[m, p]], [p + 0.24] * 2, color="black", linewidth=0.9)
-            ax.plot(means[m, p], p + 0.24, marker="|", color="black", markersize=6)
-            ax.annotate(text(means[m, p], low[m, p], high[m, p], column.unit)
-                        + "*" * int(differs[m, p]),
-                        (0.5, p + 0.24), xycoords=("axes fraction", "data"), fontsize=5,
-                        xytext=(0, -2.6), textcoords="offset points", ha="center", va="top")
+            mean_row(ax, p, means[m, p], low[m, p], high[m, p],
+                     text(means[m, p], low[m, p], high[m, p], column.unit) + "*" * int(differs[m, p]))
         ax.set(title=column.title, xlabel=column.unit)
         if column.unit == "relative":
             style.error_axis(ax, values[m], "x")
         else:
             ax.set_xlim(0, 1.0 if column.unit == "fraction" else None)
-        ax.grid(axis="y", visible=False)
-    style.hide_unused(axes, len(shown.drawn))
+    style.hide_unused(axes, len(drawn))
     axes[0, 0].set_yticks(range(len(policies)), labels, fontsize=size)
     axes[0, 0].set_ylim(len(policies) - 0.25, -0.4)
     style.numbers(fig, ["policy", "measure", "mean", "low", "high", "differs",
@@ -202,6 +178,16 @@ def draw(several, options, shown, policies, note):
                     *values[m, p]]
                    for m, column in enumerate(columns) for p, policy in enumerate(policies)])
     return fig
+
+
+def mean_row(ax, row, mean, low, high, words):
+    """A mean with its interval below the marks of a row, and the words for it."""
+    ax.plot([low, high], [row + 0.24] * 2, color="black", linewidth=0.9)
+    ax.plot(mean, row + 0.24, marker="|", color="black", markersize=6)
+    ax.annotate(words, (0.5, row + 0.24), xycoords=("axes fraction", "data"), fontsize=5,
+                xytext=(0, -2.6), textcoords="offset points", ha="center", va="top",
+                bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.3})
+    ax.grid(axis="y", visible=False)
 
 
 def text(mean, low, high, unit):
@@ -213,14 +199,12 @@ def text(mean, low, high, unit):
     return f"{mean:{form}} [{low:{form}}, {high:{form}}]"
 
 
-def draw_table(several, options, shown, policies, note):
-    columns = [one for one in shown.drawn if one.in_table][:3]
+def draw_table(several, options, policies, title, budgets, about, columns):
     values, means, _ = measured(several, options, columns, policies)
     labels, size, row = style.row_labels(policies)
-    budgets, subtitle, _ = titles(several, options, shown.names)
     fig, axes = style.frame(
-        f"{measures.title(shown.names)} of each trace at budget {budgets}{note}",
-        subtitle + "; darker is worse", len(columns), 1, 0.5 + row * len(policies), sharex=True)
+        f"{title} of each trace{budgets}", f"{about}; darker is worse", len(columns), 1,
+        0.5 + row * len(policies), sharex=True)
     for ax, column, cells, mean in zip(axes.flat, columns, values, means):
         # unit: (shade, its darkest value, text of a cell)
         shades, darkest, form = {

@@ -5,14 +5,13 @@ last column, and mean retained importance; `--metric` chooses. Every cell prints
 the figure is also the table; darker is worse.
 """
 
-import functools
 import math
 from typing import NamedTuple
 
 import numpy as np
 import xarray
 
-from .. import load, measures, style
+from .. import measures, style
 
 TITLE = "errors of each layer and stream error of all, with retained importance, policy by layer"
 BESIDE = 9  # up to this many layers the maps stand side by side
@@ -28,13 +27,11 @@ class Map(NamedTuple):
     kind: str  # share: 1 is best; count: 0, of the steps; error: 0
 
 
-def pages(results, options):
+def find(results, options):
+    """Measures to draw."""
     names = measures.of_files([results], options) or [measures.BESIDE]
-    for name in sorted({variable for one in names for variable in NEEDED[one]}):
-        if not results.has(name):
-            raise load.Missing(f"{results.path}: no variable {name}")
-    return style.pages("worst_case", [results.policies],
-                       functools.partial(draw, results, options, names))
+    results.need(*sorted({variable for one in names for variable in NEEDED[one]}))
+    return names
 
 
 NEEDED = {
@@ -71,40 +68,36 @@ def maps_of(name, cells, alone):
             Map(f"{words},\nmean over steps", average, average.mean("layer"), "error")]
 
 
-def draw(results, options, names, policies, note):
-    budget = results.nearest_budget(options.budget)
+def draw(results, options, names):
+    budget, policies = results.nearest_budget(options.budget), results.policies
 
     def cells(name, *dims):
-        return results.variable(name, "policy", "budget", *dims).sel(policy=policies, budget=budget)
+        return results.variable(name, "policy", "budget", *dims).sel(budget=budget)
 
     maps = [one for name in names for one in maps_of(name, cells, len(names) == 1)]
     beside = len(results.layers) <= BESIDE
     labels, size, row = style.row_labels(policies)
     rows, columns = (math.ceil(len(maps) / 3), min(len(maps), 3)) if beside else (len(maps), 1)
     fig, axes = style.frame(
-        f"{measures.title(names)} by layer at budget {results.budget_text(budget)}{note}",
+        f"{measures.title(names)} by layer at budget {results.budget_text(budget)}",
         f"{results.subtitle}{measures.layers_note([results], names)}\n{READING}", rows, columns,
         0.68 + row * len(policies), sharey=beside)
     for ax, one in zip(axes.flat, maps):
-        heat_map(ax, one, results.steps.size)
-        ax.set_title(one.title)
+        values = one.values.values
+        worse = 1 - values if one.kind == "share" else values
+        # Square root: one outlier in a hundred steps must look different from none.
+        shades, text = {
+            "share": (worse, share),
+            "count": (np.sqrt(worse / max(1.0, results.steps.size / 2)), "{:.0f}".format),
+            "error": (style.error_shades(worse), error)}[one.kind]
+        # The last column, set apart, is the summary over layers.
+        style.number_map(ax, np.column_stack([values, one.summary.values]), shades, 1, text,
+                         size=5.2 if values.shape[1] <= 20 else 4.6)
+        ax.set(title=one.title, xlabel="layer")
         ax.set_yticks(range(len(policies)), labels, fontsize=size)
         ax.set_xticks(range(len(results.layers) + 1), [*results.layers, "all"])
-        ax.set_xlabel("layer")
     style.hide_unused(axes, len(maps))
     return fig
-
-
-def heat_map(ax, one, steps):
-    """Cells with their numbers; the last column, set apart, is the summary over layers."""
-    values, summary = one.values.values, one.summary.values
-    worse = 1 - values if one.kind == "share" else values
-    # Square root: one outlier in a hundred steps must look different from none.
-    shades, text = {
-        "share": (worse, share), "count": (np.sqrt(worse / max(1.0, steps / 2)), "{:.0f}".format),
-        "error": (style.error_shades(worse), error)}[one.kind]
-    style.number_map(ax, np.column_stack([values, summary]), shades, 1, text,
-                     size=5.2 if values.shape[1] <= 20 else 4.6)
 
 
 def rms(values):

@@ -4,17 +4,12 @@ with intervals over traces, or over the steps of a single one."""
 import numpy as np
 
 from ... import ranking
+from ...ranking import better
 from .. import load, looks
-from . import sources as inputs
 
 # How the summaries over layers that the table offers are called.
 MEAN, WORST, SUM = "mean over layers", "worst layer", "sum over layers"
-HIGH = ("retained_", "represented_", "keep_rate", "span_retained", "span_spearman", "compression",
-        "decode_speedup", "top1_", "generated_agreement", "importance_pearson",
-        "importance_cosine", "minmax_bound")
 DASH_UNIT = 1.5   # pixels
-NEITHER = ("held_", "budget_share", "kept", "entries_", "realised_", "tied_at", "bias_index", "budget", "merge_count",
-           "log_mass", "zip_scale", "attention_sag")
 UNTOLD = ("unranked",)
 FIRST = ("kl_divergence_mean", "stream_error_rms", "kl_divergence_max", "nll_difference_mean",
          "top1_agreement_mean", "generated_agreement", "stream_error:worst",
@@ -23,113 +18,100 @@ FIRST = ("kl_divergence_mean", "stream_error_rms", "kl_divergence_max", "nll_dif
          "output_error_max:worst", "residual_error_mean:mean", "residual_error_max:worst")
 
 
-def better(name):
-    """'high', 'low', or 'none': which values of a measure are the good ones."""
-    if name.startswith(NEITHER):
-        return "none"
-    return "high" if name.startswith(HIGH) else "low"
-
-
 def table(sources, hindsight=()):
     """The verdict as the page reads it (docs/report.md). `hindsight`: [stage, kind] of every kind
-    that sees later queries.
+    that sees later queries, so that no star is its own.
     """
-    policies = list(dict.fromkeys(one for source in sources for one in source.results.policies))
-    labels = list(dict.fromkeys(one for source in sources
-                                for one in source.results.budget_labels()))
-    ratio = {label: float(value) for source in reversed(sources)
-             for label, value in zip(source.results.budget_labels(), source.results.budgets)}
-    digests = list(dict.fromkeys(source.digest for source in sources))
+    several = [source.results for source in sources]
+    policies = list(dict.fromkeys(one for results in several for one in results.policies))
+    ratio = {label: float(value) for results in reversed(several)
+             for label, value in zip(results.budget_labels(), results.budgets)}
+    labels = list(dict.fromkeys(one for results in several for one in results.budget_labels()))
+    names = {source.results.digest: source.name for source in reversed(sources)}
+    digests = list(dict.fromkeys(results.digest for results in several))
+
+    def placed(results, values):
+        """`values` [policy, budget, ...] of one file among those of all."""
+        whole = np.full((len(policies), len(labels), *values.shape[2:]), np.nan)
+        whole[np.ix_([policies.index(one) for one in results.policies],
+                     [labels.index(one) for one in results.budget_labels()])] = values
+        return whole
+
     measures, found, series = {}, {}, {}
-    for source in sources:
-        for measure, values, steps in measures_of(source):
-            measures.setdefault(measure["id"], measure)
-            store = found.setdefault(measure["id"], np.full(
-                (len(digests), len(policies), len(labels)), np.nan))
-            own = [policies.index(one) for one in source.results.policies]
-            columns = [labels.index(one) for one in source.results.budget_labels()]
-            # Files of one trace share a row: the first that has a number gives it.
-            row = store[digests.index(source.digest)]
-            part = row[np.ix_(own, columns)]
-            row[np.ix_(own, columns)] = np.where(np.isnan(part), values, part)
+    for results in several:
+        for one, values, steps in measures_of(results):
+            measures.setdefault(one["id"], one)
+            fill(found.setdefault(one["id"], {}), results.digest, placed(results, values))
             if steps is not None and len(digests) == 1:
-                whole = series.setdefault(measure["id"], np.full(
-                    (len(policies), len(labels), steps.shape[-1]), np.nan))
-                if whole.shape[-1] == steps.shape[-1]:
-                    part = whole[np.ix_(own, columns)]
-                    whole[np.ix_(own, columns)] = np.where(np.isnan(part), steps, part)
+                fill(series, one["id"], placed(results, steps))
+    nothing = np.full((len(policies), len(labels)), np.nan)
+    found = {one: np.stack([rows.get(digest, nothing) for digest in digests])
+             for one, rows in found.items()}
     order = sorted(measures, key=lambda one: FIRST.index(one) if one in FIRST else len(FIRST))
     defined = [one for one in order if not np.isnan(found[one]).all()]
-    unranked, held, shares = who_is_ranked(sources, policies, labels, hindsight)
+    unranked = np.max([np.nan_to_num(placed(one, ranking.why_unranked(one.data)), nan=ranking.RANKED)
+                       for one in several], axis=0).astype(int)
+    for policy in {policy for results in several for policy, keys in load.parameters(results).items()
+                   if any(keys.get(stage) == kind for stage, kind in hindsight)}:
+        unranked[policies.index(policy)] = ranking.HINDSIGHT
+    held, held_share, budget_share = (
+        mean(np.stack([placed(one, ranking.cells(one.data, name, np.nan)) for one in several], -1))
+        for name in ("held_of_budget", "held_share", "budget_share"))
     rows = ranked([(measures[one], found[one], series.get(one)) for one in defined or order],
-                  unranked, held, shares)
-    return {"policies": policies, "budgets": [{"label": one, "ratio": ratio[one]}
-                                              for one in labels],
-            "traces": [next(s.name for s in sources if s.digest == one) for one in digests],
-            "measures": rows, "looks": looks_of(policies), "held": plain(held),
-            "hindsight": [bool(one) for one in (unranked == ranking.HINDSIGHT).any(axis=1)]}
+                  unranked, held, held_share, budget_share)
+    return {"policies": policies, "budgets": [{"label": one, "ratio": ratio[one]} for one in labels],
+            "traces": [names[one] for one in digests], "measures": rows, "looks": looks_of(policies),
+            "held": plain(held), "hindsight": (unranked == ranking.HINDSIGHT).any(axis=1).tolist()}
 
 
-def who_is_ranked(sources, policies, labels, kinds):
-    """[policy, budget]: `unranked`; what is held over what the budget gives; shares of the full cache's
-    bytes that are held and given: means over traces."""
-    shape = len(policies), len(labels)
-    unranked, held = np.zeros(shape, int), []
-    shares = {"held_share": [], "budget_share": []}
-    for source in sources:
-        at = np.ix_([policies.index(one) for one in source.results.policies],
-                    [labels.index(one) for one in source.results.budget_labels()])
-        unranked[at] = np.maximum(unranked[at], ranking.why_unranked(source.results.data))
-        held.append(np.full(shape, np.nan))
-        held[-1][at] = ranking.held_of_budget(source.results.data)
-        for name, own in shares.items():
-            own.append(np.full(shape, np.nan))
-            own[-1][at] = ranking.cells(source.results.data, name, np.nan)
-    for policy, sees in enumerate(with_hindsight(sources, policies, kinds)):
-        if sees:
-            unranked[policy] = ranking.HINDSIGHT
-    return unranked, mean(np.stack(held, -1)), [mean(np.stack(own, -1)) for own in shares.values()]
+def fill(store, key, values):
+    """Files of one trace share a row: the first that has a number gives it."""
+    own = store.setdefault(key, values)
+    if own.shape == values.shape:
+        store[key] = np.where(np.isnan(own), values, own)
 
 
-def ranked(measures, unranked, held, shares):
+def ranked(measures, unranked, held, held_share, budget_share):
     """Every measure with values, intervals and marks by policy and budget, and where a policy is not
     ranked for what it holds, with what it is at equal bytes. A measure of one trace that is no mean
     over steps has its values alone."""
-    held_share, budget_share = shares
-    contests, places = [], []
-    for number, (one, values, steps) in enumerate(measures):
-        by_steps = steps is not None and values.shape[0] == 1
-        for b in range(values.shape[2]):
-            every = np.moveaxis(steps, 1, 0) if by_steps else values.T   # [budget, policy, step or trace]
-            own = every[b]
-            points = [[(held_share[p, other] / budget_share[p, b], every[other, p])
-                       for other in range(len(every))]
+    policies, budgets = map(range, unranked.shape)
+    contests = []
+    for one, values, steps in measures:
+        by_steps = steps is not None and len(values) == 1
+        every = np.moveaxis(steps, 1, 0) if by_steps else values.T   # [budget, policy, step or trace]
+        for b in budgets:
+            points = [[(held_share[p, other] / budget_share[p, b], every[other, p]) for other in budgets]
                       if unranked[p, b] in (ranking.HOLDS_MORE, ranking.HOLDS_LESS) else []
-                      for p in range(len(own))]
+                      for p in policies]
             contests.append(ranking.contest(
-                own, units="steps" if by_steps else "traces",
+                every[b], units="steps" if by_steps else "traces",
                 scale=ranking.scale_of(one["variable"], one["unit"]),
                 more_is_better=one["better"] == "high", unranked=unranked[:, b], held=held[:, b],
                 points=points))
-            places.append((number, b, by_steps))
-    cells = [{key: np.full(values.shape[1:], np.nan) for key in ("value", "low", "high")}
-             for _, values, _ in measures]
-    marks = [np.full(values.shape[1:], "", dtype="U5") for _, values, _ in measures]
-    equal = [[["" for _ in range(values.shape[2])] for _ in range(values.shape[1])]
-             for _, values, _ in measures]
-    for (number, b, by_steps), answer in zip(places, ranking.rank(contests)):
-        root = by_steps and measures[number][0]["variable"] in SQUARED.values()
-        for p, row in enumerate(answer["rows"]):
-            for key, store in cells[number].items():
-                value = row["estimate"][key]
-                if value is not None:
-                    store[p, b] = np.sqrt(value) if root else value
-            if measures[number][0]["better"] != "none":
-                marks[number][p, b] = row["mark"]
-                if row["mark"] in ("more", "less"):
-                    equal[number][p][b] = at_equal_bytes(measures[number][0], row["equal_bytes"], root)
-    return [with_marks(one, values, store, mark) | {"equal": told} for (one, values, _), store, mark, told
-            in zip(measures, cells, marks, equal)]
+    answers, told = iter(ranking.rank(contests)), []
+    for one, values, steps in measures:
+        root = steps is not None and len(values) == 1 and \
+            one["variable"].removesuffix("_rms") in ranking.SQUARED
+        rows = list(zip(*(next(answers)["rows"] for _ in budgets)))   # [policy][budget]
+
+        def estimate(key):
+            numbers = np.array([[row["estimate"][key] for row in own] for own in rows], float)
+            return np.sqrt(numbers) if root else numbers
+
+        several, low = len(values) > 1, estimate("low")
+        intervals = several or not np.isnan(low).all()
+        marked = one["better"] != "none"
+        told.append({
+            **one, "values": plain(estimate("value") if several else values[0]),
+            "marks": [[row["mark"] if marked else "" for row in own] for own in rows],
+            "low": plain(low) if intervals else None,
+            "high": plain(estimate("high")) if intervals else None,
+            "traces": plain(values) if several else None,
+            "equal": [[at_equal_bytes(one, row["equal_bytes"], root)
+                       if marked and row["mark"] in ("more", "less") else "" for row in own]
+                      for own in rows]})
+    return told
 
 
 def at_equal_bytes(one, equal, root):
@@ -144,23 +126,6 @@ def at_equal_bytes(one, equal, root):
     return f"At equal bytes, between its own budgets: {np.sqrt(value) if root else value:.3g}, {than}."
 
 
-def with_marks(one, values, cells, marks):
-    several = values.shape[0] > 1
-    intervals = several or not np.isnan(cells["low"]).all()
-    return {**one, "values": plain(cells["value"] if several else values[0]), "marks": marks.tolist(),
-            "low": plain(cells["low"]) if intervals else None,
-            "high": plain(cells["high"]) if intervals else None,
-            "traces": plain(values) if several else None}
-
-
-def with_hindsight(sources, policies, kinds):
-    """[policy]: sees later queries, so that no star is its own."""
-    seen = {policy for source in sources
-            for policy, keys in load.parameters(source.results).items()
-            if any(keys.get(stage) == kind for stage, kind in kinds)}
-    return [policy in seen for policy in policies]
-
-
 def looks_of(policies):
     """{policy: how it is drawn}, as the page's charts want it; dashes in pixels."""
     found = looks.of(tuple(one for one in policies if not load.is_full(one)))
@@ -169,35 +134,29 @@ def looks_of(policies):
             for policy, look in found.items()}
 
 
-# Measures that are root mean squares over steps: of which variable.
-SQUARED = {"stream_error": "stream_error_rms", "stream_perturbation": "stream_perturbation_rms"}
-
-
 def steps_of(results, name):
     """[policy, budget, step] whose mean over steps a summary is; None where there is no such series."""
-    for base, summary in SQUARED.items():
-        if name == summary and results.has(base):
-            return results.variable(base, "policy", "budget", "step").values ** 2
-    base = name.removesuffix("_mean")
+    base = name.removesuffix("_rms").removesuffix("_mean")
     if base == name or not results.has(base):
         return None
-    array = results.data[base]
-    if set(array.dims) == {"policy", "budget", "layer", "step"}:
-        return mean(results.variable(base, "policy", "budget", "step", "layer").values)
-    return results.variable(base, "policy", "budget", "step").values \
-        if set(array.dims) == {"policy", "budget", "step"} else None
+    dims = set(results.data[base].dims) - {"policy", "budget", "step"}
+    if dims == {"layer"}:
+        values = mean(results.variable(base, "policy", "budget", "step", "layer").values)
+    elif dims or "step" not in results.data[base].dims:
+        return None
+    else:
+        values = results.variable(base, "policy", "budget", "step").values
+    return values ** 2 if base in ranking.SQUARED else values
 
 
-def measures_of(source):
+def measures_of(results):
     """(measure, [policy, budget], [policy, budget, step] or None) of a results file and its loops."""
-    results = source.results
-    for loop in source.loops:
+    for loop in results.loops:
         for name in loop.data.variables:
             if loop.data[name].dims == ("policy", "budget") and name not in UNTOLD:
                 base = str(name).removesuffix("_mean")
-                steps = inputs.loop_values(source, base) \
-                    if base != name and base in loop.data.variables else None
-                yield measure(name, loop.data[name]), inputs.loop_values(source, name), steps
+                steps = results.loop_variable(base) if base != name and base in loop.data.variables else None
+                yield measure(name, loop.data[name]), results.loop_variable(name), steps
     for name in map(str, results.data.variables):
         array = results.data[name]
         if array.dtype.kind != "f" or "policy" not in array.dims or name in UNTOLD:
@@ -210,20 +169,14 @@ def measures_of(source):
             values = results.variable(name, "policy", "budget", "step").values
             yield measure(name, array, "worst", "worst step"), extreme(name, values), None
         elif dims == {"policy", "budget", "layer"}:
-            for one, values in over_layers(name, array, results):
-                yield one, values, steps_of(results, name) if one["fold"] == MEAN else None
-
-
-def over_layers(name, array, results):
-    values = results.variable(name, "policy", "budget", "layer").values
-    if array.attrs.get("units") == "count":
-        with np.errstate(invalid="ignore"):
-            total = np.where(np.isnan(values).all(-1), np.nan, np.nansum(values, -1))
-        yield measure(name, array, "sum", SUM), total
-        return
-    yield measure(name, array, "mean", MEAN), mean(values)
-    if better(name) != "none":
-        yield measure(name, array, "worst", WORST), extreme(name, values)
+            values = results.variable(name, "policy", "budget", "layer").values
+            if array.attrs.get("units") == "count":
+                total = np.where(np.isnan(values).all(-1), np.nan, np.nansum(values, -1))
+                yield measure(name, array, "sum", SUM), total, None
+                continue
+            yield measure(name, array, "mean", MEAN), mean(values), steps_of(results, name)
+            if better(name) != "none":
+                yield measure(name, array, "worst", WORST), extreme(name, values), None
 
 
 def mean(values):
@@ -234,9 +187,7 @@ def mean(values):
 
 def extreme(name, values):
     """The worst along the last axis, NaN left out."""
-    sign = -1 if better(name) == "high" else 1
-    filled = np.where(np.isnan(values), -np.inf, sign * values).max(-1)
-    return np.where(np.isneginf(filled), np.nan, sign * filled)
+    return (np.fmin if better(name) == "high" else np.fmax).reduce(values, axis=-1)
 
 
 def measure(name, array, fold="", fold_text=""):
@@ -251,19 +202,3 @@ def plain(values):
     if np.ndim(values) == 0:
         return float(f"{values:.7g}") if np.isfinite(values) else None
     return [plain(one) for one in values]
-
-
-def check_poolable(sources):
-    """The verdict is of means over traces: of what differs it is made only when it is asked for."""
-    try:
-        load.check_poolable([source.results for source in sources])
-    except load.Missing as mixed:
-        raise load.data_error(str(mixed)) from None
-
-
-def check_same_model(sources):
-    """One line when the files are of different models: means over them say little."""
-    models = list(dict.fromkeys(source.results.model for source in sources))
-    return [] if len(models) == 1 else [f"the files are of different models: {', '.join(models)}"]
-
-

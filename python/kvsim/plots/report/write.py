@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from ...errors import Error, UsageError
+from ...errors import DataError, UsageError
 from ...program import find_program, pass_through
 from ...program import options as as_options
 from ...tool import Parser, put_line, run_tool
@@ -47,18 +47,24 @@ def build(paths, details=None, title="", presets=(), hindsight=(), pool=False):
     """The HTML of the page. `details`: a path or None per file. `pool`: traces may differ in shape."""
     from . import detail, pack, verdict
     from . import sources as inputs
+    from .. import load
     sources = inputs.open_sources(paths, details or [None] * len(paths))
     if not pool:
-        verdict.check_poolable(sources)
+        try:
+            load.check_poolable([source.results for source in sources])
+        except load.Missing as mixed:
+            raise DataError(str(mixed)) from None
+    models = list(dict.fromkeys(source.results.model for source in sources))
     blocks = pack.Blocks()
     title = title or "kvsim: " + ", ".join(source.name for source in sources)
     content = {
         "title": title,
         "verdict": verdict.table(sources, hindsight),
         "traces": [detail.describe(source, blocks, k) for k, source in enumerate(sources)],
-        "presets": detail.sources_of(presets),
-        "notes": verdict.check_same_model(sources),
-        "loops": [loop.path.name for source in sources for loop in source.loops],
+        "presets": {one["preset"]: {key: one[key] for key in ("summary", "source")} for one in presets},
+        # Means over models say little.
+        "notes": [f"the files are of different models: {', '.join(models)}"] if len(models) > 1 else [],
+        "loops": [loop.path.name for source in sources for loop in source.results.loops],
     }
     return pack.page(title, content, blocks)
 
@@ -87,11 +93,6 @@ def find_details(options, folder):
 
 
 def run(options):
-    try:
-        from .. import load  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise Error(f"{sys.executable} has no module {error.name}; install what "
-                    "plots/requirements.txt lists") from None
     if options.no_trace and options.trace:
         raise UsageError("report: --trace and --no-trace exclude each other")
     target = options.out or Path(options.results[0].stem + ".html")
