@@ -6,12 +6,11 @@ weights, and how to read them."""
 import argparse
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .errors import DataError, UsageError
-from .plain import printable
+from .plain import counted, printable
 from .tool import Parser, run_tool
 from .whole import write_text
 
@@ -44,19 +43,15 @@ def traces_of(path: Path) -> list[Path]:
     return found
 
 
-def fields(trace: "Trace") -> Iterator[tuple[str, str, str]]:
-    """Path, shape and type of every dataset of a trace, layers taken together."""
-    seen: dict[str, tuple[str, set[str]]] = {}
-
+def fields(trace: "Trace", found: dict[tuple[str, str], set[str]]) -> None:
+    """Adds the shapes of every dataset of a trace by path and type, layers taken together."""
     def add(name: str, one) -> None:
         if hasattr(one, "shape"):
             named = re.sub(r"^layers/\d+/", "layers/<l>/", name)
             kind = "string" if one.dtype.kind == "O" else str(one.attrs.get("encoding", one.dtype))
-            seen.setdefault(named, (kind, set()))[1].add(" × ".join(map(str, one.shape)) or "scalar")
+            found.setdefault((named, kind), set()).add(" × ".join(map(str, one.shape)) or "scalar")
 
     trace._file.visititems(add)
-    for name, (kind, shapes) in seen.items():
-        yield name, " or ".join(sorted(shapes)), kind
 
 
 def size_of(paths: list[Path]) -> str:
@@ -89,16 +84,17 @@ def table(names: tuple[str, ...], rows: list[tuple]) -> list[str]:
             *("| " + " | ".join(map(str, row)) + " |" for row in rows), ""]
 
 
-def licences(args: argparse.Namespace, weights: str) -> list[str]:
+def licences(args: argparse.Namespace) -> list[str]:
     return ["## Licences", "", *table(("of", "licence"), [
         ("these files", cell(args.license)), ("texts", cell(args.text_license)),
-        ("weights of the model", cell(args.weights_license or weights))])]
+        ("weights of the model", cell(args.weights_license or "see the model's own page"))])]
 
 
 def of_traces(paths: list[Path], args: argparse.Namespace) -> str:
     from .trace import Trace
 
-    files, sources, known = [], [], {}
+    files, sources = [], []
+    known: dict[tuple[str, str], set[str]] = {}
     models: dict[str, None] = {}
     for path in paths:
         with Trace(path) as one:
@@ -106,24 +102,20 @@ def of_traces(paths: list[Path], args: argparse.Namespace) -> str:
             files.append((code(path.name), cell(one.model), one.prompt_len,
                           one.total_len - one.prompt_len, f"{len(one.layers)} of {one.num_layers}",
                           size_of([path])))
-            sources.append(source_of(one))
-            for name, shape, kind in fields(one):
-                known.setdefault((name, kind), set()).add(shape)
+            sources.append((code(path.name), cell(source_of(one))))
+            fields(one, known)
     title = args.title or f"Attention of {', '.join(models)}"
     return "\n".join([
         *head(title, args.license),
-        f"{len(paths)} trace{'s' if len(paths) > 1 else ''} of what entered the attention layers of "
+        f"{counted(len(paths), 'trace')} of what entered the attention layers of "
         f"{cell(', '.join(models))}: queries, keys, values and output projections over a prompt and "
-        "later tokens. kvsim replays policies for the KV cache on "
-        "them.", "", "## Files", "",
+        "later tokens. kvsim replays policies for the KV cache on them.", "", "## Files", "",
         *table(("file", "model", "prompt tokens", "later tokens", "layers", "size"), files),
         "## Fields", "", "`<l>` is a layer. The format is kvtrace 1, an HDF5 file.", "",
         *table(("dataset", "shape", "type", "meaning"), [
             (code(name), " or ".join(sorted(shapes)), cell(kind), MEANINGS.get(name, ""))
             for (name, kind), shapes in known.items()]),
-        "## How they were made", "", *table(("file", "record"), [
-            (files[i][0], cell(one)) for i, one in enumerate(sources)]),
-        *licences(args, "see the model's own page"),
+        "## How they were made", "", *table(("file", "record"), sources), *licences(args),
         "## Read them", "", "```python", "import kvsim",
         f"trace = kvsim.Trace({json.dumps(paths[0].name)})",
         "layer = trace.layer(trace.layers[0])", "print(layer.keys.shape, layer.queries.shape)",
@@ -166,7 +158,7 @@ def of_study(path: Path, args: argparse.Namespace) -> str:
             (cell(one.text), cell(one.category), one.prompt_tokens, cell(one.origin), one.sha256)
             for one in texts.itertuples()])]
     return "\n".join([
-        *lines, *licences(args, "see the model's own page"), "## Read it", "", "```python", "import pandas",
+        *lines, *licences(args), "## Read it", "", "```python", "import pandas",
         f"table = pandas.read_csv({json.dumps('losses.csv' if 'losses.csv' in found else found[0])})",
         "print(table.head())", "from kvsim.studies.api import opened",
         f"print(opened({json.dumps(path.name)}).leaderboard())", "```", ""])

@@ -10,26 +10,16 @@ from . import ranking
 from .budgets import budget_text
 from .errors import DataError, UsageError
 from .plain import counted, near
-from .results_file import Datasets, as_file, as_list, open_results
 from .program import exchange
+from .ranking import SQUARED
+from .results_file import Datasets, as_file, as_list, open_results
 
 #: Measures that are compared unless it is asked for otherwise, of what the files have.
 USUAL = ("kl_divergence", "stream_error")
 WORDS = {"kl_divergence": "loss", "stream_error": "stream error"}
-SQUARED = ("stream_error", "stream_perturbation")   # their mean over steps is of squares
 LEVEL = 0.05
-
-
-class Text:
-    """One trace's files: results of a replay, losses of its closed loop, or both."""
-
-    def __init__(self, name: str):
-        self.name = name
-        self.files: list[xarray.Dataset] = []
-
-    def with_variable(self, name: str) -> xarray.Dataset | None:
-        """The file that has it."""
-        return next((one for one in self.files if name in one.variables), None)
+#: One trace's files: results of a replay, losses of its closed loop, or both.
+Text = list[xarray.Dataset]
 
 
 def texts_of(files: Iterable[xarray.Dataset]) -> list[Text]:
@@ -37,8 +27,13 @@ def texts_of(files: Iterable[xarray.Dataset]) -> list[Text]:
     found: dict[tuple, Text] = {}
     for one in files:
         key = (str(one.attrs.get("trace_digest", id(one))), str(one.attrs.get("later", "")))
-        found.setdefault(key, Text(str(one.attrs.get("trace", "")))).files.append(one)
+        found.setdefault(key, []).append(one)
     return list(found.values())
+
+
+def with_variable(text: Text, name: str) -> xarray.Dataset | None:
+    """The file that has it."""
+    return next((one for one in text if name in one.variables), None)
 
 
 def labels(dataset: xarray.Dataset) -> list[str]:
@@ -46,9 +41,13 @@ def labels(dataset: xarray.Dataset) -> list[str]:
     return [budget_text(one) for one in np.atleast_1d(dataset["budget_label"].values)]
 
 
+def policies_of(dataset: xarray.Dataset) -> list[str]:
+    return list(map(str, dataset.policy.values))
+
+
 def series_of(dataset: xarray.Dataset, measure: str, policy: str, budget: str) -> np.ndarray:
     """[step], or one number for what has no steps: mean over layers and whatever else there is."""
-    array = dataset[measure].isel(policy=list(map(str, dataset.policy.values)).index(policy),
+    array = dataset[measure].isel(policy=policies_of(dataset).index(policy),
                                   budget=labels(dataset).index(budget)).astype(float)
     if measure == "kl_divergence" and "answer_begin" in dataset.attrs:
         array = array.isel(step=dataset.step.values >= int(dataset.attrs["answer_begin"]) - 1)
@@ -63,125 +62,59 @@ def one_number(series: np.ndarray, measure: str) -> float:
     return float(np.sqrt(mean)) if measure in SQUARED else mean
 
 
-def measures_of(texts: list[Text], asked: Iterable[str] | None) -> list[str]:
-    """The measures to compare; each must be in the files of every trace."""
+def measured(texts: list[Text], asked: Iterable[str] | None,
+             policies: tuple[str, str]) -> dict[str, list[xarray.Dataset]]:
+    """The file of every trace by measure; each must have what can be compared."""
+    first = texts[0][0].attrs.get("trace", "")
     names = list(asked) if asked else [
-        one for one in USUAL if all(text.with_variable(one) is not None for text in texts)]
+        one for one in USUAL if all(with_variable(text, one) is not None for text in texts)]
     if not names:
-        raise DataError(f"{texts[0].name}: neither kl_divergence nor stream_error in all files; "
+        raise DataError(f"{first}: neither kl_divergence nor stream_error in all files; "
                         "--metric names another measure")
-    for name in names:
-        for text in texts:
-            found = text.with_variable(name)
-            if found is None or not {"policy", "budget"} <= set(found[name].dims):
-                raise DataError(f"{text.name}: no variable {name} over policy and budget")
-            if found[name].dtype.kind != "f":
-                raise DataError(f"{text.name}: {name} is no number that can be compared")
-            if len(texts) == 1 and "step" not in found[name].dims:
-                raise DataError(f"{text.name}: {name} has no steps; with one trace only measures per "
-                                "step can be compared, such as " + ", ".join(USUAL))
-    return names
-
-
-def check_policies(texts: list[Text], measures: list[str], policies: tuple[str, str]) -> None:
     if policies[0] == policies[1]:
         raise UsageError(f"compare: found {policies[0]} twice, expected two policies")
-    for text in texts:
-        for measure in measures:
-            known = list(map(str, text.with_variable(measure).policy.values))
+    found: dict[str, list[xarray.Dataset]] = {}
+    for measure in names:
+        layers: dict[str, tuple[list, str]] = {}
+        for text in texts:
+            data, name = with_variable(text, measure), text[0].attrs.get("trace", "")
+            if data is None or not {"policy", "budget"} <= set(data[measure].dims):
+                raise DataError(f"{name}: no variable {measure} over policy and budget")
+            if data[measure].dtype.kind != "f":
+                raise DataError(f"{name}: {measure} is no number that can be compared")
+            if len(texts) == 1 and "step" not in data[measure].dims:
+                raise DataError(f"{name}: {measure} has no steps; with one trace only measures per "
+                                "step can be compared, such as " + ", ".join(USUAL))
+            known = policies_of(data)
             for one in policies:
                 if one not in known:
-                    raise DataError(f"{text.name}: no policy {one}"
+                    raise DataError(f"{name}: no policy {one}"
                                     + (near(one, known) or f"; found {', '.join(known)}"))
-
-
-def check_layers(texts: list[Text], measures: list[str]) -> None:
-    """A measure of some of a model's layers is no number beside that of others."""
-    for measure in measures:
-        seen: dict[str, tuple[list, str]] = {}
-        for text in texts:
-            data = text.with_variable(measure)
+            # A measure of some of a model's layers is no number beside that of others.
             own = data.layer.values.tolist() if "layer" in data else []
-            layers, name = seen.setdefault(str(data.attrs.get("model", "")), (own, text.name))
-            if own != layers:
-                raise DataError(f"{text.name}: {measure} is of {counted(len(own), 'layer')}, that of {name} of "
-                                f"{len(layers)}: expected traces of the same layers of a model")
+            others, other = layers.setdefault(str(data.attrs.get("model", "")), (own, name))
+            if own != others:
+                raise DataError(f"{name}: {measure} is of {counted(len(own), 'layer')}, that of {other} of "
+                                f"{len(others)}: expected traces of the same layers of a model")
+            found.setdefault(measure, []).append(data)
+    return found
 
 
-def held_apart(texts: list[Text], measure: str, policies: tuple[str, str], budget: str,
+def held_apart(texts: list[Text], files: list[xarray.Dataset], policies: tuple[str, str], budget: str,
                name: str = "held_of_budget", of_a: str = "") -> float:
     """A's entries (at the budget `of_a`) over B's, mean over traces; 1 where they hold alike, NaN:
     unknown. `name`: of another variable."""
     ratios = []
-    for text in texts:
-        data = text.with_variable(measure)
+    for text, data in zip(texts, files):
         if not ranking.says_what_is_held(data):
-            data = text.with_variable(name)
+            data = with_variable(text, name)
         if data is None:
             return np.nan
-        known, own = list(map(str, data.policy.values)), labels(data)
+        known, own = policies_of(data), labels(data)
         held = ranking.cells(data, name, np.nan)
         ratios.append(held[known.index(policies[0]), own.index(of_a or budget)] /
                       held[known.index(policies[1]), own.index(budget)])
     return float(np.exp(np.mean(np.log(ratios))))
-
-
-def compare_texts(policies: tuple[str, str], texts: list[Text], asked: Iterable[str] | None,
-                  budgets: Iterable[str] | None) -> pandas.DataFrame:
-    from .plots import statistics
-
-    measures = measures_of(texts, asked)
-    check_policies(texts, measures, policies)
-    check_layers(texts, measures)
-    several = len(texts) > 1
-    rows, contests = [], []
-    for measure in measures:
-        data = [text.with_variable(measure) for text in texts]
-        common = [one for one in labels(data[0]) if all(one in labels(other) for other in data)]
-        for one in budgets or ():
-            if one not in common:
-                raise DataError(f"{texts[0].name}: no budget {one} in all files; found "
-                                f"{', '.join(common) or 'none in common'}")
-        scale = ranking.scale_of(measure, str(data[0][measure].attrs.get("units", "1")))
-        for budget in budgets or common:
-            pair = [[series_of(one, measure, policy, budget) for one in data] for policy in policies]
-            numbers = [[one_number(one, measure) for one in own] for own in pair]
-            shown = numbers if several else [own[0] for own in pair]
-            defined = np.isfinite(np.array(shown, float)).all(axis=0)
-            held = held_apart(texts, measure, policies, budget)
-            points = []   # of A, where it does not hold what B holds
-            for other in () if ranking.alike(held) else common:
-                there = [series_of(one, measure, policies[0], other) for one in data]
-                if several:
-                    there = [one_number(one, measure) for one in there]
-                points.append((held_apart(texts, measure, policies, budget, "held_share", other),
-                               np.array(there if several else there[0], float)[defined]))
-            contests.append(ranking.contest(
-                np.array(shown, float)[:, defined], scale=scale, units="traces" if several else "steps",
-                unranked=[ranking.HOLDS_MORE, ranking.RANKED], points=[points, []]))
-            rows.append({"measure": measure, "budget": budget, "scale": scale,
-                         "count": int(defined.sum()), "numbers": numbers, "held": held})
-    table = []
-    for row, answer in zip(rows, ranking.rank(contests)):
-        ratio = row["scale"] == "log"
-        root = ratio and not several and row["measure"] in SQUARED
-        # B alone is ranked, so that the difference is A's from it.
-        found, *ends = bounds(answer["rows"][0]["difference"], root)
-        _, *equal = bounds(answer["rows"][0]["equal_bytes"]["difference"], root)
-        middle = [np.exp(np.mean(np.log(np.maximum(own, 1e-12)))) if ratio else np.mean(own)
-                  for own in row["numbers"]]
-        table.append({
-            "measure": row["measure"], "budget": row["budget"], "a": middle[0], "b": middle[1],
-            "by": "ratio" if ratio else "difference", "value": ends[0], "low": ends[1],
-            "high": ends[2], "chance": found["chance"], "over": "traces" if several else "steps",
-            "count": row["count"], "held": row["held"],
-            **dict(zip(("equal_bytes", "equal_bytes_low", "equal_bytes_high"), equal))})
-    frame = pandas.DataFrame(table)
-    known = frame.chance.notna()
-    frame["differs"] = False
-    frame.loc[known, "differs"] = statistics.holm(frame.chance[known], LEVEL)
-    frame.attrs["sentences"] = sentences(frame, policies, texts)
-    return frame
 
 
 def bounds(difference: dict, root: bool) -> tuple:
@@ -241,12 +174,61 @@ def compare(a: str, b: str, results: Datasets, *, metrics: str | Iterable[str] |
         A row per measure and budget: `a` and `b`, their ratio or difference with interval and chance,
         what A holds over what B holds, and whether they differ after Holm's correction.
     """
+    from .plots import statistics
+
     given = as_list(results)
     if not given:
         raise UsageError("compare: found no results, expected at least one file")
     with exchange() as folder:
-        opened = [open_results(as_file(one, folder, k)) for k, one in enumerate(given)]
-    names = [metrics] if isinstance(metrics, str) else metrics
-    wanted = [budgets] if isinstance(budgets, (str, int, float)) else budgets
-    return compare_texts((str(a), str(b)), texts_of(opened), names,
-                         [budget_text(one) for one in wanted] if wanted else None)
+        texts = texts_of([open_results(as_file(one, folder, k)) for k, one in enumerate(given)])
+    wanted = [budgets] if isinstance(budgets, (str, int, float)) else budgets or ()
+    wanted = [budget_text(one) for one in wanted]
+    policies, several = (str(a), str(b)), len(texts) > 1
+    table, contests = [], []
+    for measure, files in measured(
+            texts, [metrics] if isinstance(metrics, str) else metrics, policies).items():
+        common = [one for one in labels(files[0]) if all(one in labels(other) for other in files)]
+        for one in wanted:
+            if one not in common:
+                raise DataError(f"{texts[0][0].attrs.get('trace', '')}: no budget {one} in all files; found "
+                                f"{', '.join(common) or 'none in common'}")
+
+        def numbers_of(policy: str, budget: str) -> tuple[list[float], list | np.ndarray]:
+            """One number a trace, and what is compared: these, or the steps of a single trace."""
+            own = [series_of(one, measure, policy, budget) for one in files]
+            numbers = [one_number(one, measure) for one in own]
+            return numbers, numbers if several else own[0]
+
+        scale = ranking.scale_of(measure, str(files[0][measure].attrs.get("units", "1")))
+        ratio = scale == "log"
+        for budget in wanted or common:
+            numbers, shown = zip(*(numbers_of(policy, budget) for policy in policies))
+            series = np.array(shown, float)
+            defined = np.isfinite(series).all(axis=0)
+            held = held_apart(texts, files, policies, budget)
+            points = [(held_apart(texts, files, policies, budget, "held_share", other),
+                       np.array(numbers_of(policies[0], other)[1], float)[defined])
+                      for other in common] if not ranking.alike(held) else []   # of A
+            # B alone is ranked, so that the difference is A's from it.
+            contests.append(ranking.contest(
+                series[:, defined], scale=scale, units="traces" if several else "steps",
+                unranked=[ranking.HOLDS_MORE, ranking.RANKED], points=[points, []]))
+            middle = [np.exp(np.mean(np.log(np.maximum(own, 1e-12)))) if ratio else np.mean(own)
+                      for own in numbers]
+            table.append({"measure": measure, "budget": budget, "a": middle[0], "b": middle[1],
+                          "by": "ratio" if ratio else "difference", "count": int(defined.sum()),
+                          "held": held, "over": "traces" if several else "steps"})
+    for row, answer in zip(table, ranking.rank(contests)):
+        root = row["by"] == "ratio" and not several and row["measure"] in SQUARED
+        found, *ends = bounds(answer["rows"][0]["difference"], root)
+        _, *equal = bounds(answer["rows"][0]["equal_bytes"]["difference"], root)
+        row |= {"chance": found["chance"], **dict(zip(("value", "low", "high"), ends)),
+                **dict(zip(("equal_bytes", "equal_bytes_low", "equal_bytes_high"), equal))}
+    frame = pandas.DataFrame(table)[[
+        "measure", "budget", "a", "b", "by", "value", "low", "high", "chance", "over", "count", "held",
+        "equal_bytes", "equal_bytes_low", "equal_bytes_high"]]
+    known = frame.chance.notna()
+    frame["differs"] = False
+    frame.loc[known, "differs"] = statistics.holm(frame.chance[known], LEVEL)
+    frame.attrs["sentences"] = sentences(frame, policies, texts)
+    return frame

@@ -63,11 +63,9 @@ def plot(results: Datasets, out: str | PathLike | None = None, *,
 
 def figure_names() -> list[str]:
     """Names that `only=` of :func:`plot` takes."""
-    import pkgutil
+    from .plots.draw import figure_titles
 
-    from .plots import figures
-
-    return [module.name for module in pkgutil.iter_modules(figures.__path__)]
+    return list(figure_titles())
 
 
 def _list(given: str | Iterable[str] | None) -> str | None:

@@ -13,6 +13,7 @@ import numpy as np
 import xarray
 
 from .errors import DataError, UsageError, damaged, is_damaged
+from .plots import load
 from .program import call
 from .whole import write_bytes
 
@@ -38,8 +39,6 @@ def open_results(path: str | PathLike) -> xarray.Dataset:
 
     All variables: docs/results.md. Units such as "s" stay numbers.
     """
-    from .plots import load
-
     try:
         data = load.open_results(path).data.load()
     except (OSError, RuntimeError) as error:
@@ -96,8 +95,6 @@ def check(dataset: xarray.Dataset) -> None:
 
 def records(dataset: xarray.Dataset) -> dict[str, dict[str, Any]]:
     """Of every policy all keys with their values, and the function in Python, if it is one."""
-    from .plots import load
-
     found = {one["record"]: one["parameters"] | {key: one[key] for key in ("function",) if key in one}
              for one in load.entries(dataset)}
     if not found:
