@@ -19,6 +19,7 @@ from .errors import CaptureError
 
 MARKER = re.compile(r"<(?P<end>/?)(?P<kind>span|turn|compress)\b(?P<rest>[^<>\n]*)>")
 ATTRIBUTE = {"span": "name", "turn": "role"}
+SECOND_COMPRESS = "a second <compress/>; a trace has one point of compression"
 # Texts that may be meant for a marker: another word, other letters, a blank after the bracket.
 LIKE_MARKER = re.compile(r"<\s*(?P<kind>[A-Za-z][\w-]*)(?P<rest>[^<>\n]*)>")
 
@@ -83,114 +84,71 @@ def _trim(turn: Turn) -> Turn:
     return turn
 
 
-class _Parser:
-    """Walks through the markers of one text; `turns` is what it has found so far."""
+def _parse(text: str, where: str) -> Conversation:
+    """Walks through the markers of one text. Without <turn> it is one turn whose role is None."""
+    text = text.removeprefix(BYTE_ORDER_MARK)
+    at = done = 0   # where the marker at work begins, and where the one before it ends
 
-    def __init__(self, text: str, where: str):
-        self.text = text
-        self.where = where
-        self.turns: list[Turn] = []
-        self.current: Turn | None = None
-        self.open_spans: list[tuple[str, int]] = []   # the innermost last
-        self.compress_after: int | None = None
-        self.line = 1
+    def here() -> str:
+        return f"{where}:{1 + text.count(chr(10), 0, at)}"
 
-    def fail(self, message: str) -> None:
-        raise CaptureError(f"{self.where}:{self.line}: {message}")
+    def refuse(wrong: object, message: str) -> None:
+        if wrong:
+            raise CaptureError(f"{here()}: {message}")
 
-    def add_text(self, piece: str, uses_turns: bool) -> None:
-        if self.current is not None:
-            self.current.text += piece
-        elif uses_turns and piece.strip():
-            self.fail("text outside of <turn>...</turn>")
-
-    def attribute(self, kind: str, rest: str) -> str:
-        """The value in <span name="..."> or <turn role="...">; nothing else may stand there."""
-        found = re.fullmatch(rf'\s+{ATTRIBUTE[kind]}="([^"]*)"\s*', rest)
-        if not found:
-            self.fail(
-                f'<{kind}{rest}>: expected <{kind} {ATTRIBUTE[kind]}="...">, '
-                "or --no-markup if this is text")
-        return found[1]
-
-    def begin_span(self, name: str) -> None:
-        if self.current is None:
-            self.fail("<span> outside of a turn; a span lies within one turn")
-        check_span_name(name, f"{self.where}:{self.line}")
-        self.open_spans.append((name, len(self.current.text)))
-
-    def end_span(self) -> None:
-        if not self.open_spans:
-            self.fail("</span> without <span>")
-        name, begin = self.open_spans.pop()
-        if not self.current.text[begin:].strip():
-            self.fail(f'span "{name}" is empty')
-        self.current.spans.append((name, begin, len(self.current.text)))
-
-    def begin_turn(self, role: str) -> None:
-        if not role:
-            self.fail('<turn role="">: expected a role such as system, user or assistant')
-        if self.current is not None:
-            self.fail("<turn> inside a turn")
-        self.current = Turn(role)
-
-    def end_turn(self) -> None:
-        if self.current is None:
-            self.fail("</turn> without <turn>")
-        self.check_span_closed()
-        self.turns.append(self.current)
-        self.current = None
-
-    def mark_compress(self) -> None:
-        if self.compress_after is not None or any(
-            t.compress_at is not None for t in self.turns + [self.current or Turn(None)]):
-            self.fail("a second <compress/>; a trace has one point of compression")
-        if self.current is not None:
-            self.current.compress_at = len(self.current.text)
-        else:
-            self.compress_after = len(self.turns)
-
-    def check_span_closed(self) -> None:
-        if self.open_spans:
-            self.fail(f'span "{self.open_spans[-1][0]}" is not closed by </span>')
-
-    def refuse_misspelt(self) -> None:
-        """A marker with a slip of the keyboard would be text of the prompt, and nobody would know."""
-        for tag in LIKE_MARKER.finditer(self.text):
-            meant = "" if MARKER.match(tag.group()) else marker_meant(tag["kind"], tag["rest"])
-            if meant:
-                self.line = 1 + self.text.count("\n", 0, tag.start())
-                self.fail(f"{tag.group()}: unknown marker (did you mean {meant}?), or --no-markup if "
-                          "this is text")
-
-    def run(self) -> None:
-        self.refuse_misspelt()
-        markers = list(MARKER.finditer(self.text))
-        uses_turns = any(marker["kind"] == "turn" for marker in markers)
-        if not uses_turns:
-            self.current = Turn(None)
-        done = 0
-        for marker in markers:
-            self.add_text(self.text[done : marker.start()], uses_turns)
-            self.line = 1 + self.text.count("\n", 0, marker.start())
-            done = marker.end()
-            kind, ends, rest = marker["kind"], bool(marker["end"]), marker["rest"]
-            if kind == "compress":
-                if ends or rest.strip() not in ("", "/"):
-                    self.fail(f"{marker.group()}: expected <compress/>")
-                self.mark_compress()
-            elif ends:
-                self.end_span() if kind == "span" else self.end_turn()
-            elif kind == "span":
-                self.begin_span(self.attribute(kind, rest))
-            else:
-                self.begin_turn(self.attribute(kind, rest))
-        self.add_text(self.text[done:], uses_turns)
-        self.check_span_closed()
-        if uses_turns and self.current is not None:
-            self.fail("<turn> is not closed by </turn>")
-        if not uses_turns:
-            self.turns.append(self.current)
+    # A marker with a slip of the keyboard would be text of the prompt, and nobody would know.
+    for tag in LIKE_MARKER.finditer(text):
+        at, meant = tag.start(), not MARKER.match(tag[0]) and marker_meant(tag["kind"], tag["rest"])
+        refuse(meant, f"{tag[0]}: unknown marker (did you mean {meant}?), or --no-markup if this is text")
+    markers, at = list(MARKER.finditer(text)), 0
+    uses_turns = any(marker["kind"] == "turn" for marker in markers)
+    turns: list[Turn] = []
+    turn = None if uses_turns else Turn(None)    # the one that is open
+    spans: list[tuple[str, int]] = []            # open ones, the innermost last
+    compress_after = None
+    for marker in [*markers, None]:
+        piece = text[done : marker.start() if marker else len(text)]
+        if turn is not None:
+            turn.text += piece
+        refuse(turn is None and piece.strip(), "text outside of <turn>...</turn>")
+        ends = marker is None or bool(marker["end"])
+        kind = "text" if marker is None else marker["kind"]
+        if marker is not None:
+            at, done = marker.span()
+        if ends and kind != "span":
+            refuse(spans, f'span "{spans[-1][0] if spans else ""}" is not closed by </span>')
+        if kind in ATTRIBUTE and not ends:
+            value = re.fullmatch(rf'\s+{ATTRIBUTE[kind]}="([^"]*)"\s*', marker["rest"])
+            refuse(not value, f'{marker[0]}: expected <{kind} {ATTRIBUTE[kind]}="...">, '
+                              "or --no-markup if this is text")
+        match kind, ends:
+            case "compress", _:
+                refuse(ends or marker["rest"].strip() not in ("", "/"), f"{marker[0]}: expected <compress/>")
+                refuse(compress_after is not None or any(one.compress_at is not None for one in (*turns, turn)
+                                                         if one is not None), SECOND_COMPRESS)
+                if turn is None:
+                    compress_after = len(turns)
+                else:
+                    turn.compress_at = len(turn.text)
+            case "span", False:
+                refuse(turn is None, "<span> outside of a turn; a span lies within one turn")
+                check_span_name(value[1], here())
+                spans.append((value[1], len(turn.text)))
+            case "span", True:
+                refuse(not spans, "</span> without <span>")
+                name, begin = spans.pop()
+                refuse(not turn.text[begin:].strip(), f'span "{name}" is empty')
+                turn.spans.append((name, begin, len(turn.text)))
+            case "turn", False:
+                refuse(not value[1], '<turn role="">: expected a role such as system, user or assistant')
+                refuse(turn is not None, "<turn> inside a turn")
+                turn = Turn(value[1])
+            case "turn", True:
+                refuse(turn is None, "</turn> without <turn>")
+                turns.append(turn)
+                turn = None
+    refuse(uses_turns and turn is not None, "<turn> is not closed by </turn>")
+    return Conversation([_trim(one) for one in (turns if uses_turns else [turn])], compress_after)
 
 
 def _check(conversation: Conversation, where: str) -> Conversation:
@@ -205,9 +163,7 @@ def _check(conversation: Conversation, where: str) -> Conversation:
 
 def parse_text(text: str, where: str) -> Conversation:
     """Parses a text file. Without <turn> markers it is one turn whose role is None."""
-    parser = _Parser(text.removeprefix(BYTE_ORDER_MARK), where)
-    parser.run()
-    return _check(Conversation([_trim(t) for t in parser.turns], parser.compress_after), where)
+    return _check(_parse(text, where), where)
 
 
 def parse_chat_json(text: str, where: str) -> Conversation:
@@ -220,19 +176,17 @@ def parse_chat_json(text: str, where: str) -> Conversation:
         raise CaptureError(f"{where}: expected a JSON list of messages")
     turns = []
     for index, message in enumerate(messages):
-        name = f"{where}: message {index}"
-        fields = message if isinstance(message, dict) else {}
-        role, content = fields.get("role"), fields.get("content")
-        if not isinstance(role, str) or not isinstance(content, str):
-            raise CaptureError(f'{name}: expected {{"role": "...", "content": "..."}}')
-        parser = _Parser(content, name)
-        parser.run()
-        if len(parser.turns) != 1 or parser.turns[0].role is not None:
-            raise CaptureError(f"{name}: <turn> inside a JSON message")
-        turns.append(_trim(parser.turns[0]))
-        turns[-1].role = role
+        match message:
+            case {"role": str(role), "content": str(content)}:
+                turn, *more = _parse(content, f"{where}: message {index}").turns
+            case _:
+                raise CaptureError(f'{where}: message {index}: expected {{"role": "...", "content": "..."}}')
+        if more or turn.role is not None:
+            raise CaptureError(f"{where}: message {index}: <turn> inside a JSON message")
+        turn.role = role
+        turns.append(turn)
     if sum(turn.compress_at is not None for turn in turns) > 1:
-        raise CaptureError(f"{where}: a second <compress/>; a trace has one point of compression")
+        raise CaptureError(f"{where}: {SECOND_COMPRESS}")
     return _check(Conversation(turns), where)
 
 

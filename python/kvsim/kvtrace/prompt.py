@@ -1,15 +1,18 @@
 """From a conversation to tokens: chat template, tokenising, spans and the point of compression."""
 
+import re
 from bisect import bisect_left
 from dataclasses import dataclass
+from itertools import pairwise
 
+from ..errors import line_of
 from .errors import CaptureError
 from .markup import Conversation, Turn
 
 # Stand-ins for markers while the chat template runs: the last plane of private-use characters,
 # which no tokenizer or template gives a meaning.
 FIRST_SENTINEL = 0x100000
-LAST_SENTINEL = 0x10FFFD
+SENTINEL = re.compile("[\U00100000-\U0010fffd]")
 
 
 @dataclass
@@ -43,47 +46,35 @@ def _apply_template(tokenizer, turns: list[Turn], texts: list[str], generate: bo
                                              add_generation_prompt=generate and not continues,
                                              continue_final_message=continues)
     except Exception as error:  # templates raise whatever their authors chose
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise CaptureError(f"the model's chat template refuses this prompt: {reason}") from None
+        raise CaptureError("the model's chat template refuses this prompt: "
+                           f"{line_of(error)}") from None
 
 
-def _marked_offsets(turn: Turn) -> list[int]:
-    """Every offset of a turn that a marker stood at, ascending."""
-    offsets = [offset for _, begin, end in turn.spans for offset in (begin, end)]
-    return sorted(offsets + ([] if turn.compress_at is None else [turn.compress_at]))
-
-
-def _with_sentinels(turns: list[Turn]) -> tuple[list[str], int]:
-    """Puts one character for every marker into the texts, numbered in order of appearance."""
-    number = FIRST_SENTINEL
-    texts = []
-    for turn in turns:
-        if any(FIRST_SENTINEL <= ord(c) <= LAST_SENTINEL for c in turn.text):
+def _follow(tokenizer, turns: list[Turn]) -> tuple[str, dict[tuple[int, int], int]]:
+    """The rendered text, and the offset in it of every marker, by turn and offset there. One character
+    stands for each marker while the template runs, numbered in order of appearance."""
+    marks, texts = [], []
+    for at, turn in enumerate(turns):
+        if SENTINEL.search(turn.text):
             raise CaptureError("the prompt holds private-use characters of Unicode's plane 16")
-        pieces, done = [], 0
-        for offset in _marked_offsets(turn):
-            pieces += [turn.text[done:offset], chr(number)]
-            number += 1
-            done = offset
-        texts.append("".join(pieces) + turn.text[done:])
-    return texts, number - FIRST_SENTINEL
-
-
-def _take_out_sentinels(marked: str, count: int) -> tuple[str, list[int]]:
-    """Returns the text without them and the offset of each, by number."""
-    offsets = [-1] * count
-    kept = []
-    for character in marked:
-        number = ord(character) - FIRST_SENTINEL
-        if 0 <= number < count:
-            if offsets[number] >= 0:
-                raise CaptureError("the chat template repeats a text that holds markers")
-            offsets[number] = len(kept)
-        else:
-            kept.append(character)
-    if -1 in offsets:
+        offsets = {offset for _, begin, end in turn.spans for offset in (begin, end)}
+        offsets = sorted(offsets | ({turn.compress_at} - {None}))
+        pieces = [turn.text[begin:end] for begin, end in pairwise([0, *offsets, len(turn.text)])]
+        texts.append(pieces[0] + "".join(chr(FIRST_SENTINEL + number) + piece
+                                         for number, piece in enumerate(pieces[1:], len(marks))))
+        marks += [(at, offset) for offset in offsets]
+    marked, found = _apply_template(tokenizer, turns, texts, True), {}
+    for passed, sentinel in enumerate(SENTINEL.finditer(marked)):
+        mark = marks[ord(sentinel[0]) - FIRST_SENTINEL]
+        if mark in found:
+            raise CaptureError("the chat template repeats a text that holds markers")
+        found[mark] = sentinel.start() - passed
+    if len(found) < len(marks):
         raise CaptureError("the chat template leaves out a text that holds markers")
-    return "".join(kept), offsets
+    text = SENTINEL.sub("", marked)
+    if text != _apply_template(tokenizer, turns, [turn.text for turn in turns], True):
+        raise CaptureError("the chat template changes the prompt when markers stand in it")
+    return text, found
 
 
 def render(tokenizer, conversation: Conversation, raw: bool) -> RenderedPrompt:
@@ -101,20 +92,11 @@ def render(tokenizer, conversation: Conversation, raw: bool) -> RenderedPrompt:
         return RenderedPrompt(only.text, only.spans, only.compress_at, add_special_tokens=True)
 
     turns = [Turn(t.role or "user", t.text, t.spans, t.compress_at) for t in turns]
-    texts, count = _with_sentinels(turns)
-    text, offsets = _take_out_sentinels(_apply_template(tokenizer, turns, texts, True), count)
-    if text != _apply_template(tokenizer, turns, [turn.text for turn in turns], True):
-        raise CaptureError("the chat template changes the prompt when markers stand in it")
-
-    # Sentinels were numbered along _marked_offsets, so the same walk gives them back.
-    spans, compress_at, number = [], None, 0
-    for turn in turns:
-        marked = _marked_offsets(turn)
-        at = {offset: offsets[number + i] for i, offset in enumerate(marked)}
-        number += len(marked)
-        spans += [(name, at[begin], at[end]) for name, begin, end in turn.spans]
-        if turn.compress_at is not None:
-            compress_at = at[turn.compress_at]
+    text, offsets = _follow(tokenizer, turns)
+    spans = [(name, offsets[at, begin], offsets[at, end])
+             for at, turn in enumerate(turns) for name, begin, end in turn.spans]
+    compress_at = next((offsets[at, turn.compress_at] for at, turn in enumerate(turns)
+                        if turn.compress_at is not None), None)
     if conversation.compress_after is not None:
         compress_at = _end_of_turns(tokenizer, turns, conversation.compress_after, text)
     return RenderedPrompt(text, spans, compress_at, add_special_tokens=False)
@@ -168,7 +150,7 @@ def tokenize(tokenizer, prompt: RenderedPrompt, answer: str = "") -> TokenizedPr
         raise CaptureError("no tokens before the compression point: nothing to compress")
 
     spans = []
-    for name, begin, end in sorted(prompt.spans, key=lambda span: (span[1], -span[2])):
+    for name, begin, end in prompt.spans:
         first, last = bisect_left(anchors, begin), bisect_left(anchors, end)
         if first == last:
             raise CaptureError(f'span "{name}" is too short: no token begins in it')
