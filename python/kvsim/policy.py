@@ -8,7 +8,7 @@ from pathlib import Path
 
 from . import scoring
 from .errors import UsageError
-from .program import call, options, run
+from .program import options, run
 from .scoring import SCHEME, ScoreFunction
 from .trace import Trace
 
@@ -66,13 +66,9 @@ def _text(value: object) -> str:
     return str(value)
 
 
-#: Functions that have been replayed, by name and digest of their source: `explain` scores again.
-_known: dict[tuple[str, str], ScoreFunction] = {}
-
-
 def known_function(title: str, digest: str) -> ScoreFunction | None:
     """The function of this process that results name with this digest of its source."""
-    return _known.get((title, digest))
+    return scoring.known_functions.get((title, digest))
 
 
 def as_policies(given: "str | ScoreFunction | Policy | Iterable | None") -> list[Policy]:
@@ -140,15 +136,4 @@ def score_files(policies: Sequence[Policy], trace: Trace, folder: str | PathLike
             functions[title] = one.function
         elif title.startswith(SCHEME):
             functions[title] = scoring.load_function(title)
-    for number, (title, function) in enumerate(functions.items()):
-        name = title.rpartition(":")[2]
-        target = scoring.scores_file(folder, title, trace.path)
-        target.parent.mkdir(parents=True, exist_ok=True)
-
-        def tell(done: int, all_: int, at: int = number, name: str = name) -> None:
-            if progress:
-                progress((at + done / all_) / len(functions), f"{name}: layer {done} of {all_}")
-
-        scoring.write_scores(function, title, trace, target, layers, tell)
-        _known[(title, scoring.describe(function, title)["sha256"])] = function
-        call(target, f"the scores of {name}")
+    scoring.score_files(functions, trace, folder, layers, progress)

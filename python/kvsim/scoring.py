@@ -6,7 +6,6 @@ measure is the program's own, which finds the scores in the folder of its option
 same for functions that it is given. The file of scores says what computed them.
 """
 
-import argparse
 import contextlib
 import hashlib
 import importlib.util
@@ -17,14 +16,15 @@ import sys
 import sysconfig
 import tempfile
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from os import PathLike
 from pathlib import Path
 
 import numpy as np
 
 from .errors import DataError, Error, UsageError
-from .program import pass_through
+from .kvtrace.writer import as_array
+from .program import call, pass_through
 from .tool import Parser, Progress, run_tool
 from .trace import Layer, Trace
 from .whole import create_hdf5, whole_file
@@ -33,6 +33,8 @@ from .whole import create_hdf5, whole_file
 #: granularity=query.
 ScoreFunction = Callable[[Layer], np.ndarray]
 SCHEME = "python:"
+#: Functions that have been scored, by title and digest of their source: `explain` scores again.
+known_functions: dict[tuple[str, str], ScoreFunction] = {}
 
 
 def function_name(function: ScoreFunction) -> str:
@@ -102,10 +104,8 @@ def where(error: BaseException, function: ScoreFunction) -> str:
 def score_layer(function: ScoreFunction, name: str, layer: Layer) -> np.ndarray:
     """Calls the function on one layer and checks what it gives: float [Hkv or Hq, n], finite."""
     try:
-        scores = function(layer)
-        if hasattr(scores, "detach"):
-            scores = scores.detach().cpu().float().numpy()
-        given, scores = scores, np.asarray(scores)
+        given = function(layer)
+        scores = as_array(given)
     except Error:
         raise
     except Exception as error:
@@ -130,21 +130,28 @@ def score_layer(function: ScoreFunction, name: str, layer: Layer) -> np.ndarray:
     return scores
 
 
-def write_scores(function: ScoreFunction, title: str, trace: Trace, target: str | PathLike,
-                 layers: Iterable[int] | None = None,
-                 progress: Callable[[int, int], None] | None = None) -> None:
-    """Writes the scores of the chosen layers (all), and what the function is, into `target`."""
+def score_files(functions: Mapping[str, ScoreFunction], trace: Trace, folder: str | PathLike,
+                layers: Iterable[int] | None = None,
+                progress: Callable[[float, str], None] | None = None) -> None:
+    """Writes the scores of functions, by what the results call the policy, on the chosen layers (all) of
+    a trace, and what each function is: into the folder where the program finds them (its option
+    --scores)."""
     import h5py
 
-    name = title.rpartition(":")[2]
     chosen = trace.layers if layers is None else list(layers)
-    with whole_file(target) as temporary, create_hdf5(temporary) as file:
-        for done, index in enumerate(chosen):
-            file[f"layers/{index}/score"] = score_layer(function, name, trace.layer(index).prompt())
-            if progress:
-                progress(done + 1, len(chosen))
-        text = json.dumps(describe(function, title))
-        file.create_dataset("function", data=[text], dtype=h5py.string_dtype("utf-8"))
+    for number, (title, function) in enumerate(functions.items()):
+        name, target = title.rpartition(":")[2], scores_file(folder, title, trace.path)
+        about = describe(function, title)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with whole_file(target) as temporary, create_hdf5(temporary) as file:
+            for done, index in enumerate(chosen, 1):
+                file[f"layers/{index}/score"] = score_layer(function, name, trace.layer(index).prompt())
+                if progress:
+                    progress((number + done / len(chosen)) / len(functions),
+                             f"{trace.path.name}: {name}: layer {done} of {len(chosen)}")
+            file.create_dataset("function", data=[json.dumps(about)], dtype=h5py.string_dtype("utf-8"))
+        call(target, f"the scores of {name}")
+        known_functions[(title, about["sha256"])] = function
 
 
 def load_function(title: str) -> ScoreFunction:
@@ -235,22 +242,13 @@ def main(arguments: list[str]) -> int:
         for title in options.function:
             check_title(title)
         with tempfile.TemporaryDirectory(prefix="kvsim-") as temporary:
-            folder = Path(options.into or temporary)
+            folder, progress = Path(options.into or temporary), Progress.of(words)
             with printing_aside():
-                score_all(options, folder, Progress.of(words))
+                functions = {title: load_function(title) for title in options.function}
+                for trace in options.trace:
+                    with Trace(trace) as opened:
+                        score_files(functions, opened, folder, options.layers, progress.show)
+                progress.close()
             return pass_through([*words, f"--scores={folder}"])
 
     return run_tool("kvsim", work)
-
-
-def score_all(options: argparse.Namespace, folder: Path, progress: Progress) -> None:
-    functions = {title: load_function(title) for title in options.function}
-    for trace in options.trace:
-        with Trace(trace) as opened:
-            for title, function in functions.items():
-                target = scores_file(folder, title, trace)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                write_scores(function, title, opened, target, options.layers,
-                             lambda done, all_, title=title, name=Path(trace).name: progress.show(
-                                 done / all_, f"{name}: {title}: layer {done} of {all_}"))
-    progress.close()
