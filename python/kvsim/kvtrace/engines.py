@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,45 +25,39 @@ def numbered(folder: Path, name: re.Pattern) -> list[int]:
     return sorted(int(match.group(1)) for match in found if match)
 
 
-def npz_layers(folder: Path, indices: list[int]) -> Iterator[tuple[int, dict]]:
-    """As data/vllm_hook.py writes them: tokens before heads."""
-    for index in indices:
-        with np.load(folder / f"layer-{index}.npz", allow_pickle=False) as file:
-            layer = dict(file)
-        if missing := sorted(ARRAYS - set(layer)):
-            raise CaptureError(f"{folder}/layer-{index}.npz: no array {missing[0]}; expected "
-                               + ", ".join(sorted(ARRAYS)))
-        yield index, layer
+def of_npz(path: Path) -> dict:
+    """A layer as data/vllm_hook.py writes it: tokens before heads."""
+    with np.load(path, allow_pickle=False) as file:
+        layer = dict(file)
+    if missing := sorted(ARRAYS - set(layer)):
+        raise CaptureError(f"{path}: no array {missing[0]}; expected " + ", ".join(sorted(ARRAYS)))
+    return layer
 
 
-def raw_layers(folder: Path, indices: list[int], heads: int, kv_heads: int,
-               wo: Mapping[int, Any]) -> Iterator[tuple[int, dict]]:
-    """As the callback for llama.cpp writes them: float32, ne = [d, heads, tokens]."""
-    for index in indices:
-        layer: dict[str, Any] = {"wo": np.asarray(wo[index], dtype=np.float32)}
-        size, odd = divmod(layer["wo"].shape[1], heads)
-        if odd:
-            raise CaptureError(f"wo of layer {index}: {layer['wo'].shape[1]} columns, expected a "
-                               f"multiple of {heads} heads", EXIT_USAGE)
-        for name, file, count in (("q", "Qcur", heads), ("k", "Kcur", kv_heads),
-                                  ("v", "Vcur", kv_heads), ("out", "kqv_out", heads)):
-            path = folder / f"{file}-{index}.f32"
-            if not path.is_file():
-                raise CaptureError(f"{path}: no such file; the callback writes Qcur, Kcur, Vcur "
-                                   "and kqv_out")
-            numbers = np.fromfile(path, dtype="<f4")
-            if numbers.size % (count * size):
-                raise CaptureError(f"{path}: {numbers.size} numbers, expected a multiple of "
-                                   f"{count} heads of {size}")
-            layer[name] = numbers.reshape(-1, count, size)
-        layer["check_position"] = spread(np.arange(len(layer["q"])), CHECKS)
-        layer["check_output"] = layer.pop("out")[layer["check_position"]]
-        yield index, layer
+def of_llama_cpp(folder: Path, index: int, wo: np.ndarray, heads: int, kv_heads: int) -> dict:
+    """A layer as the callback for llama.cpp writes it: float32, ne = [d, heads, tokens]."""
+    size, odd = divmod(wo.shape[1], heads)
+    if odd:
+        raise CaptureError(f"wo of layer {index}: {wo.shape[1]} columns, expected a multiple of "
+                           f"{heads} heads", EXIT_USAGE)
+    layer = {}
+    for name, file, count in (("q", "Qcur", heads), ("k", "Kcur", kv_heads), ("v", "Vcur", kv_heads),
+                              ("out", "kqv_out", heads)):
+        path = folder / f"{file}-{index}.f32"
+        if not path.is_file():
+            raise CaptureError(f"{path}: no such file; the callback writes Qcur, Kcur, Vcur and kqv_out")
+        numbers = np.fromfile(path, dtype="<f4")
+        if numbers.size % (count * size):
+            raise CaptureError(f"{path}: {numbers.size} numbers, expected a multiple of {count} heads of "
+                               f"{size}")
+        layer[name] = numbers.reshape(-1, count, size)
+    checks = spread(np.arange(len(layer["q"])), CHECKS)
+    return layer | {"check_position": checks, "check_output": layer["out"][checks]}
 
 
-def lmcache_tensors(folder: Path, heads: int, kv_heads: int) -> list[np.ndarray]:
-    """As `retrieve` of LMCache's SDK hands them over: [2, layers, tokens, KV heads * head size] and
-    [1, layers, tokens, heads * head size]."""
+def of_lmcache(folder: Path, heads: int, kv_heads: int) -> list[dict]:
+    """Layers as `retrieve` of LMCache's SDK hands them over, [2, layers, tokens, KV heads * head size] and
+    [1, layers, tokens, heads * head size]; the model's outputs are not among them."""
     try:
         kv, query = (np.load(folder / name, mmap_mode="r", allow_pickle=False) for name in LMCACHE)
     except ValueError as error:
@@ -73,18 +67,8 @@ def lmcache_tensors(folder: Path, heads: int, kv_heads: int) -> list[np.ndarray]
         raise CaptureError(f"{folder}: found kv.npy {list(kv.shape)} and query.npy {list(query.shape)}, "
                            f"expected [2, layers, tokens, {kv_heads} * head size] and "
                            f"[1, layers, tokens, {heads} * head size]")
-    return [kv, query]
-
-
-def lmcache_layers(kv: np.ndarray, query: np.ndarray, heads: int, kv_heads: int,
-                   wo: Mapping[int, Any]) -> Iterator[tuple[int, dict]]:
-    """Layer by layer, tokens before heads; the model's outputs are not among them."""
-    tokens = kv.shape[2]
-    for index in range(kv.shape[1]):
-        yield index, {"wo": np.asarray(wo[index], dtype=np.float32),
-                      "q": query[0, index].reshape(tokens, heads, -1),
-                      "k": kv[0, index].reshape(tokens, kv_heads, -1),
-                      "v": kv[1, index].reshape(tokens, kv_heads, -1)}
+    return [{name: one.reshape(len(one), count, -1) for name, one, count in (
+        ("q", q, heads), ("k", k, kv_heads), ("v", v, kv_heads))} for q, k, v in zip(query[0], *kv)]
 
 
 def said_of(index: int, layer: dict, attention: Mapping | None) -> dict[str, Any]:
@@ -146,21 +130,25 @@ def from_engine(folder: str | os.PathLike, path: str | os.PathLike, *, model: st
     if not folder.is_dir():
         raise CaptureError(f"{folder}: no such folder", EXIT_USAGE)
     if indices := numbered(folder, NPZ):
-        layers = npz_layers(folder, indices)
+        def read(index: int) -> dict:
+            return of_npz(folder / f"layer-{index}.npz")
     elif not (indices := numbered(folder, RAW)) and not (folder / LMCACHE[0]).is_file():
         raise CaptureError(f"{folder}: neither layer-0.npz, nor Qcur-0.f32 or the like, nor {LMCACHE[0]}")
     elif heads is None or kv_heads is None or wo is None:
         raise CaptureError(f"files of {'llama.cpp' if indices else 'LMCache'} do not say how many heads "
                            "there are: give heads, kv_heads and wo", EXIT_USAGE)
-    elif indices:
-        layers = raw_layers(folder, indices, heads, kv_heads, wo)
     else:
-        tensors = lmcache_tensors(folder, heads, kv_heads)
-        indices = range(tensors[0].shape[1])
-        layers = lmcache_layers(*tensors, heads, kv_heads, wo)
+        layers = None if indices else of_lmcache(folder, heads, kv_heads)
+        indices = indices or range(len(layers))
+
+        def read(index: int) -> dict:
+            own = np.asarray(wo[index], dtype=np.float32)
+            return {"wo": own, **(layers[index] if layers else
+                                  of_llama_cpp(folder, index, own, heads, kv_heads))}
     checks = None
     with TraceWriter(path, stored_type, overwrite=overwrite) as writer:
-        for index, layer in layers:
+        for index in indices:
+            layer = read(index)
             said = said_of(index, layer, attention)
             q, k, v, out = (None if name not in layer else np.swapaxes(layer[name], 0, 1)
                             for name in ("q", "k", "v", "check_output"))

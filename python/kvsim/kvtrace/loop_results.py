@@ -93,9 +93,8 @@ def write_loop(target: Path, coordinates: dict, pairs: dict, attributes: dict,
     arrays = _arrays(coordinates, pairs, attributes.get("answer_begin")) | (held or {})
     check_room(target, sum(values.nbytes for values in arrays.values()))
     now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-    variables = {name: (VARIABLES[name][0], values, {"units": VARIABLES[name][1],
-                                                     "long_name": VARIABLES[name][2]})
-                 for name, values in arrays.items()}
+    variables = {name: (dimensions, arrays[name], {"units": units, "long_name": called})
+                 for name, (dimensions, units, called) in VARIABLES.items() if name in arrays}
     data = xarray.Dataset(
         variables | {"budget_label": ("budget", coordinates["budget_label"],
                                       {"long_name": "budget as a text"})},
@@ -114,26 +113,21 @@ def write_loop(target: Path, coordinates: dict, pairs: dict, attributes: dict,
 
 def _arrays(coordinates: dict, pairs: dict, answer_begin: int | None) -> dict[str, np.ndarray]:
     """The variables of VARIABLES from the journal's lines."""
-    shape = (len(coordinates["policy"]), len(coordinates["budget"]), len(coordinates["step"]))
-    series = {name: np.full(shape, np.nan) for name in list(VARIABLES)[:3]}
-    generated = np.full(shape[:2], np.nan)
-    for p, policy in enumerate(coordinates["policy"]):
-        for b, budget in enumerate(coordinates["budget_label"]):
-            line = pairs[policy, budget]
-            for name, values in series.items():
-                values[p, b] = line[name]
-            generated[p, b] = line.get("generated_agreement", np.nan)
-    arrays = dict(series)
-    arrays["kl_divergence_mean"] = series["kl_divergence"].mean(-1)
-    arrays["kl_divergence_max"] = series["kl_divergence"].max(-1)
+    lines = [[pairs[policy, budget] for budget in coordinates["budget_label"]]
+             for policy in coordinates["policy"]]
+
+    def numbers(name: str) -> np.ndarray:
+        return np.array([[one.get(name, np.nan) for one in row] for row in lines], np.float64)
+
+    kl, nll, agrees = series = [numbers(name) for name in list(VARIABLES)[:3]]
+    # The last query has no next token in the trace.
+    nll_mean = nll[..., :-1].mean(-1) if nll.shape[2] > 1 else np.full(nll.shape[:2], np.nan)
+    arrays = dict(zip(VARIABLES, series)) | {
+        "kl_divergence_mean": kl.mean(-1), "kl_divergence_max": kl.max(-1),
+        "nll_difference_mean": nll_mean, "top1_agreement_mean": agrees.mean(-1)}
     if answer_begin is not None:   # the query before a token predicts it
         answer = np.asarray(coordinates["step"]) >= answer_begin - 1
         if answer.any():
-            arrays["kl_divergence_answer"] = series["kl_divergence"][..., answer].mean(-1)
-    # The last query has no next token in the trace.
-    arrays["nll_difference_mean"] = (
-        series["nll_difference"][..., :-1].mean(-1) if shape[2] > 1 else np.full(shape[:2], np.nan))
-    arrays["top1_agreement_mean"] = series["top1_agreement"].mean(-1)
-    if not np.isnan(generated).all():
-        arrays["generated_agreement"] = generated
-    return arrays
+            arrays["kl_divergence_answer"] = kl[..., answer].mean(-1)
+    generated = numbers("generated_agreement")
+    return arrays if np.isnan(generated).all() else arrays | {"generated_agreement": generated}

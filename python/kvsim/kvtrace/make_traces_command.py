@@ -2,6 +2,7 @@
 
 import argparse
 import itertools
+from bisect import bisect_right
 from pathlib import Path
 
 from .. import texts
@@ -61,15 +62,13 @@ def fit(kind: texts.Kind, seed: int, limit: int, count_tokens) -> texts.Text:
                 raise
             return limit + 1   # a text that somebody wrote ends before
 
-    low, high = 1, 2
+    high = 2
     while tokens(high) <= limit:
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if tokens(middle) <= limit else (low, middle)
-    if low == 1 and tokens(1) > limit:
+        high *= 2
+    units = bisect_right(range(high), limit, high // 2, key=tokens) - 1
+    if not units:
         raise CaptureError(f"{kind.name}: its shortest prompt has {tokens(1)} tokens", EXIT_USAGE)
-    return texts.text_of(kind, seed, low)
+    return texts.text_of(kind, seed, units)
 
 
 def fitted(kind: texts.Kind, seed: int, tokenizer, limit: int) -> tuple:

@@ -1,7 +1,6 @@
 """Loads model and tokenizer, and describes them so that a trace can be told from another's."""
 
 import contextlib
-import functools
 import gc
 import hashlib
 import json
@@ -10,7 +9,7 @@ import os
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -93,10 +92,9 @@ def library_versions() -> dict:
 
 @dataclass
 class Found:
-    """Where a model is: `target` is what transformers loads, or `gguf` are the parts of its file.
-    `name` and `source` are those of LoadedModel."""
+    """Where a model is: `gguf` are the parts of its file, if it is one. `name` and `source` are those of
+    LoadedModel."""
 
-    target: str
     gguf: list[Path]
     name: str
     source: str
@@ -106,25 +104,22 @@ def find_model(model: str, gguf: str | None) -> Found:
     """Looks for a built-in model, a file, a folder, or a name of Hugging Face's hub."""
     if built_in := BUILT_IN.get(model):
         parts = built_in.paths(gguf)
-        file = parts[0].name.partition(".part")[0]
-        return Found(model, parts, built_in.name, built_in.source(file))
-    path = Path(model)
+        return Found(parts, built_in.name, built_in.source(parts[0].name.partition(".part")[0]))
+    path, inside = Path(model), f", {gguf}" if gguf else ""
     if path.is_file():
         if path.suffix != ".gguf":
             raise CaptureError(f"{model}: expected a folder, a Hugging Face name or a .gguf file")
-        return Found(model, [path], path.stem, path.name)
+        return Found([path], path.stem, path.name)
     if path.is_dir():
         if gguf and not (path / gguf).is_file():
             raise CaptureError(f"{path / gguf}: no such file")
         name = path.resolve().name
-        return Found(model, [path / gguf] if gguf else [], name, name + (f", {gguf}" if gguf else ""))
+        return Found([path / gguf] if gguf else [], name, name + inside)
     if model.startswith((".", "/", "~")):
         raise CaptureError(f"{model}: no such folder")
-    if not gguf:
-        return Found(model, [], model, model)
     from transformers.utils import cached_file
 
-    return Found(model, [Path(cached_file(model, gguf))], model, f"{model}, {gguf}")
+    return Found([Path(cached_file(model, gguf))] if gguf else [], model, model + inside)
 
 
 def import_torch(threads: int):
@@ -136,6 +131,7 @@ def import_torch(threads: int):
         import huggingface_hub
         import torch
         import transformers
+        from transformers import modeling_gguf_pytorch_utils as gguf_utils
     except ImportError as error:
         raise CaptureError(f"{error}; capturing needs: pip install -r data/requirements.txt",
                            EXIT_FAILURE) from None
@@ -143,27 +139,10 @@ def import_torch(threads: int):
     transformers.utils.logging.disable_progress_bar()
     huggingface_hub.utils.logging.set_verbosity_error()
     logging.getLogger("gguf").setLevel(logging.ERROR)
+    gguf_utils.tqdm = lambda items, **_: items   # a bar would cut the line of ours
     if threads > 0:
         torch.set_num_threads(threads)
     return torch, transformers
-
-
-@contextlib.contextmanager
-def no_bars() -> Iterator[None]:
-    """Bars of Hugging Face and of its reader of GGUF stay off: where ours stands theirs would cut
-    its line. Afterwards they are as they were."""
-    import huggingface_hub.utils as hub
-    from transformers import modeling_gguf_pytorch_utils as gguf_utils
-
-    own, shown = getattr(gguf_utils, "tqdm", None), not hub.are_progress_bars_disabled()
-    gguf_utils.tqdm = functools.partial(own, disable=True) if own else None
-    hub.disable_progress_bars()
-    try:
-        yield
-    finally:
-        gguf_utils.tqdm = own
-        if shown:
-            hub.enable_progress_bars()
 
 
 @contextlib.contextmanager
@@ -208,21 +187,12 @@ def load_model(model: str, gguf: str | None, dtype: str, device: str, threads: i
 
     said = "cannot load" if Path(model).exists() or model in BUILT_IN else \
         "no such file or folder here, and as a name on Hugging Face it cannot be loaded"
-    quiet = contextlib.ExitStack()
     try:
-        quiet.enter_context(no_bars())
         found = find_model(model, gguf)
-        if found.gguf:
-            tokenizer, loaded = _load_gguf(GgufFile(found.gguf), model, dtype, layers)
-        else:
-            if layers:
-                check_layers(_read(transformers.AutoConfig, found.target), layers)
-            tokenizer = _read(transformers.AutoTokenizer, found.target)
-            loaded = _read_model(found.target, dtype)
+        tokenizer, loaded = _load_gguf(GgufFile(found.gguf), model, dtype, layers) if found.gguf else \
+            _load(model, dtype, layers, lambda: _read(transformers.AutoTokenizer, model))
     except (OSError, ValueError, ImportError, KeyError, SafetensorError) as error:
         raise CaptureError(f"{model}: {said}: {line_of(error)[:300]}") from None
-    finally:
-        quiet.close()
     check_tokenizer(tokenizer, model)
     loaded = loaded.to(device).eval()
     from .linear import speed_up
@@ -236,13 +206,25 @@ def _read(part, target, **options):
     return part.from_pretrained(target, trust_remote_code=False, **options)
 
 
-def _read_model(target, dtype: str):
-    """Weights that are pickles are never read."""
+def _read_model(target, dtype: str, **gguf):
+    """Weights that are pickles are never read; those of a GGUF file become plain matrices."""
     import torch
     import transformers
 
-    return _read(transformers.AutoModelForCausalLM, target, dtype=getattr(torch, dtype),
-                 use_safetensors=True)
+    if not gguf:
+        gguf = {"use_safetensors": True}
+    elif hasattr(transformers, "GgufConfig"):
+        gguf["quantization_config"] = transformers.GgufConfig(dequantize=True)
+    return _read(transformers.AutoModelForCausalLM, target, dtype=getattr(torch, dtype), **gguf)
+
+
+def _load(target, dtype: str, layers: list[int] | None, tokenizer: Callable, **gguf) -> tuple:
+    """Tokenizer and model; `layers` that it lacks are refused before weights are read."""
+    import transformers
+
+    if layers:
+        check_layers(_read(transformers.AutoConfig, target, **gguf), layers)
+    return tokenizer(), _read_model(target, dtype, **gguf)
 
 
 def _load_gguf(file: GgufFile, called: str, dtype: str, layers: list[int] | None) -> tuple:
@@ -251,31 +233,16 @@ def _load_gguf(file: GgufFile, called: str, dtype: str, layers: list[int] | None
 
     def read(folder):
         ahead.join()
-        if layers:
-            check_layers(_read(transformers.AutoConfig, folder), layers)
-        return read_tokenizer(folder), _read_model(folder, dtype)
+        return _load(folder, dtype, layers, lambda: read_tokenizer(folder))
 
     # What any model needs is imported while bytes are hashed, which holds no lock of Python.
     ahead = threading.Thread(target=getattr, args=(transformers, "PreTrainedModel"))
     ahead.start()
-    if found := unpacked(file, called, lambda path: _read_gguf(path, "float32"), read):
+    if found := unpacked(file, called, lambda path: _read_model(
+            path.parent, "float32", gguf_file=path.name), read):
         return found
     with contextlib.ExitStack() as stack:
         whole = file.whole(stack)
         temporary = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         make_tokenizer(file, called, temporary, lambda: whole)
-        tokenizer = read_tokenizer(temporary)
-        if layers:
-            check_layers(_read(transformers.AutoConfig, whole.parent, gguf_file=whole.name), layers)
-        return tokenizer, _read_gguf(whole, dtype)
-
-
-def _read_gguf(path: Path, dtype: str):
-    """The model of a GGUF file, its weights as plain matrices and not in the file's blocks."""
-    import torch
-    import transformers
-
-    plain = {"quantization_config": transformers.GgufConfig(dequantize=True)} \
-        if hasattr(transformers, "GgufConfig") else {}
-    return _read(transformers.AutoModelForCausalLM, path.parent, gguf_file=path.name,
-                 dtype=getattr(torch, dtype), **plain)
+        return _load(whole.parent, dtype, layers, lambda: read_tokenizer(temporary), gguf_file=whole.name)
