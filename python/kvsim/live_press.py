@@ -23,11 +23,11 @@ from .errors import Error, UsageError
 from .kvtrace.cache_names import cache_in
 from .kvtrace.capture import no_progress
 from .kvtrace.kept_sets import changed_stages
-from .kvtrace.layers import find_attention_layers
+from .kvtrace.layers import find_attention_layers, hooked
 from .kvtrace.model import of_caller
 from .kvtrace.probes import make_probes, record_probes
 from .kvtrace.prompt import token_texts
-from .kvtrace.record import Recorder, replace_attention
+from .kvtrace.record import Recorder, listening
 from .kvtrace.rope import find_rotations
 from .kvtrace.writer import TraceWriter
 from .plain import counted
@@ -75,11 +75,10 @@ class _PromptRecorder(Recorder):
                          np.append(np.arange(n), n - 1), np.array([n - 1]), writer,
                          lambda done, total: None)
 
-    def _describe(self, *arguments) -> Any:
-        layer = super()._describe(*arguments)
-        layer.key, layer.value = (np.concatenate([part, part[:, -1:]], axis=1)
-                                  for part in (layer.key, layer.value))
-        return layer
+    def _describe(self, *arguments, **options) -> dict:
+        layer = super()._describe(*arguments, **options)
+        return layer | {name: np.concatenate([layer[name], layer[name][:, -1:]], axis=1)
+                        for name in ("keys", "values")}
 
 
 class _Prefill:
@@ -89,11 +88,10 @@ class _Prefill:
         self.press, self.model, self.n = press, model, n
         self.ids = None if ids is None else [int(one) for one in ids]
         self.loaded = of_caller(model, press.tokenizer)
-        self.own_name = model.config.get_text_config()._attn_implementation
-        self.folder = ExitStack()
+        self.own = model.config.get_text_config()._attn_implementation
+        self.folder, self.writing, self.hearing = ExitStack(), ExitStack(), ExitStack()
         self.path = Path(self.folder.enter_context(exchange())) / "prompt.h5"
         call(self.path, "the prompt")
-        self.writing = ExitStack()
         self.writer = self.writing.enter_context(TraceWriter(self.path, press.dtype))
         self.writer.wider = 'dtype="float32"'
 
@@ -106,15 +104,8 @@ class _Prefill:
             model=self.loaded.name, num_layers=self.loaded.num_layers, prompt_len=self.n,
             query_positions=np.arange(self.n + 1), check_positions=np.array([self.n - 1]), **tokens)
         self.recorder = _PromptRecorder(self.model, self.n, self.writer)
-        _, self.recorder.own_function = replace_attention(
-            self.model, REGISTERED_NAME, self.recorder._attend, self.own_name)
-        self.hooks = self.recorder.hooks()
-
-    def rest(self) -> None:
-        """The model is as it was."""
-        for hook in getattr(self, "hooks", ()):
-            hook.remove()
-        self.model.set_attn_implementation(self.own_name)
+        self.hearing.enter_context(listening(self.model, REGISTERED_NAME, self.recorder._attend, self.own))
+        self.hearing.enter_context(hooked(self.recorder.hooks()))
 
     def choose(self) -> dict[int, np.ndarray]:
         """Entries that the policy keeps: bool [Hkv, n] of every layer that it compresses."""
@@ -126,9 +117,9 @@ class _Prefill:
                 record_probes(self.loaded, sorted(self.recorder.wanted), self.ids, probes,
                               self.writer, no_progress)
             finally:
-                self.model.set_attn_implementation(self.own_name)
+                self.model.set_attn_implementation(self.own)
         self.writer.amend(source={"tool": "kvsim.press"}, rotations=find_rotations(
-            self.model, self.ids or [0] * self.n, sorted(self.recorder.wanted), self.own_name))
+            self.model, self.ids or [0] * self.n, sorted(self.recorder.wanted), self.own))
         self.writing.close()
         # 1 - 0.8 is not 0.2 in binary, and counts are rounded from exact ratios.
         masks, = choose(press.policy, self.path, [str(round(1 - press.compression_ratio, 10))],
@@ -140,8 +131,8 @@ class _Prefill:
         return masks
 
     def close(self) -> None:
-        """Nothing stays of a prompt, finished or not."""
-        self.rest()
+        """Nothing stays of a prompt, finished or not, and the model is as it was."""
+        self.hearing.close()
         stop = Error("the prompt was not finished")
         self.writing.__exit__(type(stop), stop, None)   # nothing to do where it was
         self.folder.close()
@@ -193,20 +184,13 @@ class LivePress(BasePress):
         """
         body = getattr(model, "model", model)
         body = getattr(body, "language_model", body)
-
-        def begin(_, args, kwargs):
-            self._begin(model, args, kwargs)
-
-        def end(_, args, kwargs, output):
-            self._end(model, output)
-
-        hooks = [body.register_forward_pre_hook(begin, with_kwargs=True),
-                 body.register_forward_hook(end, with_kwargs=True)]
+        hooks = [body.register_forward_pre_hook(lambda _, args, kwargs: self._begin(model, args, kwargs),
+                                                with_kwargs=True),
+                 body.register_forward_hook(lambda _, args, output: self._end(model, output))]
         try:
-            yield
+            with hooked(hooks):
+                yield
         finally:
-            for hook in hooks:
-                hook.remove()
             self._compressed = None
             self._forget()
 
@@ -216,19 +200,23 @@ class LivePress(BasePress):
             prefill.close()
 
     def _begin(self, model: Any, args: tuple, kwargs: dict) -> None:
-        cache = cache_in(kwargs)
         if self._choosing:
             return
+        cache, mask = cache_in(kwargs), kwargs.get("attention_mask")
+        ids = kwargs.get("input_ids", args[0] if args else None)
+        prompts, n = (ids if ids is not None else kwargs["inputs_embeds"]).shape[:2]
         if cache is not None and cache.get_seq_length() > 0:
-            self._check_later(cache, args, kwargs)
+            # A prompt in chunks would be compressed in its first one alone, and nobody would know.
+            if n > 1 and self._compressed is not None and self._compressed[0]() is cache:
+                raise UsageError(
+                    f"found {n} more tokens in one forward over a cache that was compressed after "
+                    f"{self._compressed[1]}, expected the whole prompt in one forward: no "
+                    "prefill_chunk_size; a question after the prompt comes after the block")
             return
         self._forget()   # of a forward that failed
         self.kept = {}
-        ids = kwargs.get("input_ids", args[0] if args else None)
-        shape = (ids if ids is not None else kwargs["inputs_embeds"]).shape[:2]
-        mask = kwargs.get("attention_mask")
-        if shape[0] != 1:
-            raise UsageError(f"batch of {shape[0]} prompts: kvsim.press takes one at a time")
+        if prompts != 1:
+            raise UsageError(f"batch of {prompts} prompts: kvsim.press takes one at a time")
         if isinstance(mask, torch.Tensor) and not bool(mask.all()):
             raise UsageError("attention_mask: found hidden tokens, expected a prompt without "
                              "padding")
@@ -238,18 +226,9 @@ class LivePress(BasePress):
         if self.compression_ratio == 0:
             return
         check_cache(cache)
-        self._prefill = _Prefill(self, model, None if ids is None else ids[0], shape[1])
+        self._prefill = _Prefill(self, model, None if ids is None else ids[0], n)
         with in_words_of_python():
             self._prefill.listen()
-
-    def _check_later(self, cache: Any, args: tuple, kwargs: dict) -> None:
-        """A prompt in chunks would be compressed in its first one alone, and nobody would know."""
-        ids = kwargs.get("input_ids", args[0] if args else None)
-        more = (ids if ids is not None else kwargs["inputs_embeds"]).shape[1]
-        if more > 1 and self._compressed is not None and self._compressed[0]() is cache:
-            raise UsageError(f"found {more} more tokens in one forward over a cache that was compressed "
-                             f"after {self._compressed[1]}, expected the whole prompt in one forward: "
-                             "no prefill_chunk_size; a question after the prompt comes after the block")
 
     def _end(self, model: Any, output: Any) -> None:
         prefill = self._prefill
@@ -258,7 +237,7 @@ class LivePress(BasePress):
         cache = cache_in(output)
         self._choosing = True
         try:
-            prefill.rest()
+            prefill.hearing.close()
             if cache is None:
                 raise UsageError("the model ran without a cache, so that nothing can be "
                                  "compressed: use_cache=True")

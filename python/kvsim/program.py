@@ -68,14 +68,16 @@ def in_words_of_python() -> Iterator[None]:
         raise error_of(error.exit_code, readable(str(error))) from None
 
 
-def find_program() -> str:
-    """The program of this package, or of the clone it is in. KVSIM_BIN names another."""
-    named = os.environ.get("KVSIM_BIN")
+def find_program(given: str | None = None) -> str:
+    """The program of this package, or of the clone it is in. KVSIM_BIN, or --kvsim, names another."""
+    named = given or os.environ.get("KVSIM_BIN")
     places = (HERE / "bin", HERE.parents[1] / "build", *(one / "bin" for one in HERE.parents[3:4]))
     for one in (named,) if named else (place / "kvsim" for place in places):
         found = shutil.which(one)
         if found:
             return found
+    if given:
+        raise UsageError(f"{given}: no such program (--kvsim)")
     raise Error(f"{named}: no such program (KVSIM_BIN)" if named else
                 "the program kvsim is not here: pip install kvsim, or build the clone "
                 "(scripts/quickstart.sh)")

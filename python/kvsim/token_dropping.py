@@ -13,8 +13,7 @@ from .api import PolicyLike
 from .errors import UsageError
 from .kvtrace.engines import NO_EXTRAS, said_of
 from .kvtrace.kept_sets import changed_stages
-from .kvtrace.rotations import Rotation, Rotations
-from .kvtrace.writer import STORED_TYPES, TraceWriter, as_array
+from .kvtrace.writer import STORED_TYPES, Rotation, Rotations, TraceWriter, as_array
 from .policy import Policy, as_policies, choose, described
 from .program import call, exchange
 

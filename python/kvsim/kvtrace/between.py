@@ -5,27 +5,17 @@ No list of families says so. The modules that the layer's vectors went through a
 make of a vector of ones, and whatever is found must give the model's own numbers.
 """
 
-from dataclasses import dataclass
+import functools
+import operator
 
 import numpy as np
 import torch
 
 from .errors import EXIT_FAILURE, CaptureError
 from .stream import Contribution, relative
-from .writer import PathNorm
+from .writer import PathNorm, as_array
 
 SMALL = 2.0 ** -10   # a second size of vectors that modules are asked with: its square is near an eps
-
-
-@dataclass
-class Between:
-    """gate [Hq, M, dv or 1] at the stored queries and the two norms, None where there is none;
-    added [R, D]: what came to the stream at the check positions, without the projection's bias."""
-
-    gate: np.ndarray | None
-    inner: PathNorm | None
-    outer: PathNorm | None
-    added: np.ndarray
 
 
 def weight_of(projection):
@@ -84,8 +74,10 @@ def norm_of(modules: list, before: np.ndarray, after: np.ndarray, like,
     return None
 
 
-class Finder:
-    """Finds what stands between in one layer, or says what is unknown there.
+def between(real: Contribution, projection, names: tuple[str, str], positions, checks,
+            tolerance: float) -> dict:
+    """Finds what stands between in one layer, as arguments of TraceWriter.layer, or says what is unknown
+    there.
 
     Args:
         real: what the model added.
@@ -94,76 +86,42 @@ class Finder:
         positions, checks: [M], [R] positions of stored queries and of the rows of `real`.
         tolerance: relative; above it two vectors are not the same.
     """
+    block, name = names
+    bias = getattr(projection, "bias", None)
+    bias = None if bias is None else as_array(bias)
 
-    def __init__(self, real: Contribution, projection, names: tuple[str, str], positions, checks,
-                 tolerance: float):
-        self.real, self.projection, self.tolerance = real, projection, tolerance
-        self.block, self.name = names
-        self.positions = torch.as_tensor(np.asarray(positions, dtype=np.int64))
-        self.checks = torch.as_tensor(np.asarray(checks, dtype=np.int64))
-        bias = getattr(projection, "bias", None)
-        self.bias = None if bias is None else bias.detach().float().cpu().numpy()
+    def refuse(what: str, error: float) -> None:
+        raise CaptureError(f"{what} differs by {error:.2g} (tolerance {tolerance:.0e})", EXIT_FAILURE)
 
-    def find(self) -> Between:
-        real = self.real
-        product, gated = self.gate()
-        inner = None
-        if relative(real.given, gated) >= self.tolerance:
-            inner = norm_of(real.inner, gated, real.given, self.projection.weight, self.tolerance)
-            if inner is None:
-                self.refuse(f"{self.name} is given something else than what the heads put out",
-                            relative(real.given, real.heads))
-        self.check_projection()
-        outer = None
-        if relative(real.added, real.projected) >= self.tolerance:
-            outer = norm_of(real.outer, real.projected, real.added, self.projection.weight,
-                            self.tolerance)
-            if outer is None:
-                self.refuse(f"what {self.block} adds to the residual stream is not the output of "
-                            f"{self.name}; it", relative(real.added, real.projected))
-            if outer.eps is not None and self.bias is not None and self.bias.any():
-                raise CaptureError(f"{self.name} has a bias, and a norm behind it", EXIT_FAILURE)
-        self.set_roots(product, inner, outer)
-        at = self.positions.to(real.head_outputs.device)
-        gate = None if product is None else product[at].transpose(0, 1).float().cpu().numpy()
-        added = real.added
-        if self.bias is not None and (outer is None or outer.eps is None):
-            added = added - self.bias * (1.0 if outer is None else outer.gain)
-        return Between(gate, inner, outer, added)
+    def norm(modules: list, before, after, what: str, compared) -> PathNorm | None:
+        if relative(after, before) < tolerance:
+            return None
+        found = norm_of(modules, before, after, projection.weight, tolerance)
+        return found or refuse(what, relative(after, compared))
 
-    def gate(self):
-        """The factors together [N, Hq, dv or 1], or None; and the rows [R, Hq * dv] behind them."""
-        heads = self.real.heads
-        if not self.real.gates or relative(self.real.given, heads) < self.tolerance:
-            return None, heads
-        product = self.real.gates[0]
-        for other in self.real.gates[1:]:
-            product = product * other
-        rows = product[self.checks.to(product.device)].float().cpu().numpy()
-        return product, (heads.reshape(len(heads), rows.shape[1], -1) * rows).reshape(heads.shape)
-
-    def check_projection(self) -> None:
-        """The weight, and the bias, give what the projection gave."""
-        weight = weight_of(self.projection).float().cpu().numpy()
-        found = self.real.given @ weight.T
-        if self.bias is not None:
-            found = found + self.bias
-        error = relative(found, self.real.projected)
-        if not error < self.tolerance:
-            self.refuse(f"{self.name}: the product with its weight", error)
-
-    def set_roots(self, product, inner: PathNorm | None, outer: PathNorm | None) -> None:
-        """Roots of the norms at the stored queries, as the model has them."""
-        real = self.real
-        at = self.positions.to(real.head_outputs.device)
-        if inner is not None and inner.eps is not None:
-            outputs = real.head_outputs[at].float()
-            if product is not None:
-                outputs = outputs * product[at].float()
-            inner.rms = (outputs.square().mean((1, 2)) + inner.eps).sqrt().cpu().numpy()
-        if outer is not None and outer.eps is not None:
-            outer.rms = (real.mean_squares[at] + outer.eps).sqrt().cpu().numpy()
-
-    def refuse(self, what: str, error: float) -> None:
-        raise CaptureError(f"{what} differs by {error:.2g} (tolerance {self.tolerance:.0e})",
-                           EXIT_FAILURE)
+    outputs, rows, gate = real.head_outputs[positions].float(), real.heads, None
+    if real.gates and not relative(real.given, rows) < tolerance:
+        product = functools.reduce(operator.mul, real.gates)
+        factors = as_array(product[checks])
+        rows = (rows.reshape(len(rows), factors.shape[1], -1) * factors).reshape(rows.shape)
+        gate = product[positions].float()
+        outputs = outputs * gate
+    inner = norm(real.inner, rows, real.given,
+                 f"{name} is given something else than what the heads put out", real.heads)
+    product = real.given @ as_array(weight_of(projection)).T + (0 if bias is None else bias)
+    if not (error := relative(product, real.projected)) < tolerance:
+        refuse(f"{name}: the product with its weight", error)
+    outer = norm(real.outer, real.projected, real.added, f"what {block} adds to the residual stream is "
+                 f"not the output of {name}; it", real.projected)
+    # Roots of the norms at the stored queries, as the model has them.
+    if inner is not None and inner.eps is not None:
+        inner.rms = as_array((outputs.square().mean((1, 2)) + inner.eps).sqrt())
+    added = real.added
+    if outer is not None and outer.eps is not None:
+        if bias is not None and bias.any():
+            raise CaptureError(f"{name} has a bias, and a norm behind it", EXIT_FAILURE)
+        outer.rms = as_array((real.mean_squares[positions] + outer.eps).sqrt())
+    elif bias is not None:
+        added = added - bias * (1.0 if outer is None else outer.gain)
+    return {"gate": None if gate is None else as_array(gate.transpose(0, 1)), "inner": inner,
+            "outer": outer, "check_added": added}

@@ -1,7 +1,8 @@
 """One capture from prompt to file: tokens, later steps, recording, and what the file says of it."""
 
+import functools
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -9,16 +10,15 @@ import numpy as np
 
 from .errors import EXIT_USAGE, CaptureError
 from .generate import Sampling, generate
-from .inputs import Inputs
+from .inputs import Inputs, beside
 from .layers import find_attention_layers, other_layers
 from .markup import Conversation
 from .model import LoadedModel, config_digest, config_record, token_digest
-from .probes import make_probes, record_probes
+from .probes import Probe, make_probes, record_probes
 from .prompt import TokenizedPrompt, render, token_texts, tokenize
 from .record import FirstPass, OtherAttention, Recorder, choose_attention
 from .rope import find_rotations, own_positions
-from .rotations import Rotations
-from .writer import TraceWriter, spread
+from .writer import Rotations, TraceWriter, spread
 
 DEFAULT_STEPS = 128
 LATENT = ("kv_lora_rank", "qk_rope_head_dim")   # of an attention, in every family that has them
@@ -48,12 +48,6 @@ def no_progress(stage: str, done: int, total: int) -> None:
     """For callers that show nothing."""
 
 
-def stored_queries(prompt_len: int, total_len: int, window: int | None) -> np.ndarray:
-    """Every position, or the last `window` of the prompt and all later ones."""
-    begin = 0 if window is None else max(0, prompt_len - window)
-    return np.arange(begin, total_len, dtype=np.int64)
-
-
 def ranges(numbers: list[int]) -> str:
     """`0..3, 7` of ascending numbers."""
     runs: list[list[int]] = []
@@ -73,22 +67,6 @@ def latent_size(attentions: Iterable) -> int | None:
     return sum(first) if None not in first else None
 
 
-def _number_of_steps(options: CaptureOptions, conversation: Conversation | None) -> int:
-    """How many tokens the model writes itself."""
-    if options.answer:
-        return 0
-    if options.steps is not None:
-        return options.steps
-    return 0 if conversation and conversation.has_compress else DEFAULT_STEPS
-
-
-def _behind_inputs(loaded: LoadedModel, inputs: Inputs, answer: str) -> TokenizedPrompt:
-    """A prompt that a processor has made already, and a written answer."""
-    n = len(inputs.ids)
-    later = loaded.tokenizer.encode(answer, add_special_tokens=False) if answer else []
-    return TokenizedPrompt(inputs.ids + later, n, inputs.spans, n)
-
-
 def later_tokens(loaded: LoadedModel, conversation: Conversation | None, options: CaptureOptions,
                  progress, inputs: Inputs | None = None) -> tuple[list[int], TokenizedPrompt, int]:
     """Returns all N token ids, the tokenised prompt, and how many of the ids the model wrote.
@@ -96,39 +74,42 @@ def later_tokens(loaded: LoadedModel, conversation: Conversation | None, options
     if inputs is None:
         rendered = render(loaded.tokenizer, conversation, options.raw)
         prompt = tokenize(loaded.tokenizer, rendered, options.answer)
-    else:
-        prompt = _behind_inputs(loaded, inputs, options.answer)
-    ids = prompt.ids
-    if options.answer and options.steps is not None:
-        without = len(tokenize(loaded.tokenizer, rendered).ids) if inputs is None else 0
-        ids = ids[: max(without, prompt.prompt_len) + options.steps]
-    count = _number_of_steps(options, conversation)
-    written = []
+        without = len(tokenize(loaded.tokenizer, rendered).ids)
+    else:   # a processor has made the prompt already
+        without = len(inputs.ids)
+        later = loaded.tokenizer.encode(options.answer, add_special_tokens=False) if options.answer else []
+        prompt = TokenizedPrompt(inputs.ids + later, without, inputs.spans, without)
+    ids, count, written = prompt.ids, options.steps, []
+    if options.answer:
+        count = 0
+        if options.steps is not None:
+            ids = ids[: max(without, prompt.prompt_len) + options.steps]
+    elif count is None:
+        count = 0 if conversation and conversation.has_compress else DEFAULT_STEPS
     if count > 0:
         choose_attention(loaded.model)
-        beside = inputs.of(len(ids)) if inputs else {}
+        given = beside(inputs, len(ids))
         written = generate(loaded, ids, count, options.sampling,
-                           lambda i, n: progress("generating", i, n), inputs,
-                           keeps_cache=not (beside and own_positions(loaded.model, ids, beside)))
+                           functools.partial(progress, "generating"), inputs,
+                           keeps_cache=not (given and own_positions(loaded.model, ids, given)))
     ids = ids + written
     if len(ids) <= prompt.prompt_len:
         raise CaptureError(
             "no tokens after the compression point: give --steps, --answer or text after "
-            "<compress/>",
-            EXIT_USAGE)
+            "<compress/>", EXIT_USAGE)
     return ids, prompt, len(written)
 
 
 def _source_record(loaded: LoadedModel, options: CaptureOptions, prompt: TokenizedPrompt, ids,
-                   written, attention, beside: list[str]) -> str:
+                   written, attention, inputs: list[str]) -> str:
     record = {
         "tool": "kvsim capture", **loaded.record(), "stored_dtype": options.stored_type,
         "device": loaded.model.device.type, "attention": attention,
         "config": config_record(loaded.config), "config_sha256": config_digest(loaded.config),
         "token_ids_sha256": token_digest(ids), "generated_tokens": written,
         "answer_begin": prompt.answer_begin}
-    if beside:
-        record["inputs"] = beside
+    if inputs:
+        record["inputs"] = inputs
     if written:
         sampling = options.sampling
         record["generation"] = "sampling" if sampling.temperature > 0 else "greedy"
@@ -161,84 +142,59 @@ def capture_trace(loaded: LoadedModel, conversation: Conversation | None, option
     text = tokens or later_tokens(loaded, conversation, options, progress, inputs)
     ids, prompt, _ = text
     probes = make_probes(loaded, options.probes, ids[: prompt.prompt_len], options.raw, progress)
-    positions = stored_queries(prompt.prompt_len, len(ids), options.window)
-    run = _Run(loaded, options, target, progress, layers, text, probes, inputs, keep_first)
+    begin = 0 if options.window is None else max(0, prompt.prompt_len - options.window)
+    positions = np.arange(begin, len(ids), dtype=np.int64)
+    write = functools.partial(_write, loaded, options, target, progress, layers, text, probes, inputs,
+                              keep_first)
     try:
-        return run.write(positions)
+        return write(positions)
     except OtherAttention:
         # Tokens of one image may see one another: no later query does what a trace cannot say.
-        inside = [at for _, begin, end in (inputs.spans if inputs else ()) for at in range(begin, end)]
+        inside = inputs.places if inputs else []
         if not np.isin(positions, inside).any():
             raise
-        return run.write(np.setdiff1d(positions, inside))
+        return write(np.setdiff1d(positions, inside))
 
 
-@dataclass
-class _Run:
-    """One capture whose tokens are known."""
+def _write(loaded: LoadedModel, options: CaptureOptions, target: Path, progress, layers: list[int],
+           text: tuple, probes: list[Probe], inputs: Inputs | None, keep_first: bool,
+           positions: np.ndarray) -> dict:
+    """The trace with the queries at these positions, and its summary."""
+    ids, prompt, written = text
+    n, model, given = prompt.prompt_len, loaded.model, beside(inputs, len(ids))
+    # Of images and sounds the first, which tells whether it sees those behind it.
+    first = np.intersect1d([begin for _, begin, _ in (inputs.spans if inputs else ())], positions)
+    checks = np.union1d(*(spread(one, options.checks) for one in (positions, first))).astype(np.int64)
+    left_out = other_layers(model) if options.layers is None else {}
+    with TraceWriter(target, options.stored_type, overwrite=True) as writer:
+        writer.wider = options.wider
+        recorder = Recorder(model, layers, positions, checks, writer,
+                            functools.partial(progress, "recording"))
+        writer.describe(
+            model=loaded.name, num_layers=loaded.num_layers, prompt_len=n, total_len=len(ids),
+            query_positions=positions, check_positions=checks, tokens=ids,
+            text=token_texts(loaded.tokenizer, ids), spans=prompt.spans,
+            latent_size=latent_size(recorder.modules[layer].attention for layer in layers))
+        if keep_first:
+            recorder.first_pass = FirstPass(ids, n)
+        left_out |= recorder.run(ids, leave_out=options.layers is None, beside=given)
+        recorder.refuse_other_model(ids, given)
+        layers = [layer for layer in layers if layer not in left_out]
+        record_probes(loaded, layers, ids[:n], probes, writer, progress)
+        writer.amend(source=_source_record(loaded, options, prompt, ids, written, recorder.own_name,
+                                           sorted(given)),
+                     rotations=_rotations(model, ids, inputs, given, layers))
+    return {"prompt_len": n, "total_len": len(ids), "queries": len(positions), "layers": layers,
+            "left_out": left_out, "spans": prompt.spans, "bytes": target.stat().st_size,
+            "probes": [(probe.name, len(probe.ids)) for probe in probes],
+            "first": recorder.first_pass}
 
-    loaded: LoadedModel
-    options: CaptureOptions
-    target: Path
-    progress: Callable
-    layers: list[int]
-    text: tuple[list[int], TokenizedPrompt, int]
-    probes: list
-    inputs: Inputs | None
-    keep_first: bool
 
-    def checks(self, positions: np.ndarray) -> np.ndarray:
-        """Rows that are compared with the model's own; of images and sounds the first, which tells
-        whether it sees those behind it."""
-        begins = [begin for _, begin, _ in (self.inputs.spans if self.inputs else ())]
-        begins = spread(np.intersect1d(begins, positions), self.options.checks)
-        return np.union1d(spread(positions, self.options.checks), begins).astype(np.int64)
-
-    def write(self, positions: np.ndarray) -> dict:
-        """The trace with the queries at these positions, and its summary."""
-        loaded, options, progress = self.loaded, self.options, self.progress
-        ids, prompt, written = self.text
-        before, layers, checks = ids[: prompt.prompt_len], self.layers, self.checks(positions)
-        beside = self.inputs.of(len(ids)) if self.inputs else {}
-        left_out = other_layers(loaded.model) if options.layers is None else {}
-        with TraceWriter(self.target, options.stored_type, overwrite=True) as writer:
-            writer.wider = options.wider
-            recorder = Recorder(loaded.model, layers, positions, checks, writer,
-                                lambda done, total: progress("recording", done, total))
-            writer.describe(
-                model=loaded.name, num_layers=loaded.num_layers, prompt_len=prompt.prompt_len,
-                total_len=len(ids), query_positions=positions, check_positions=checks, tokens=ids,
-                text=token_texts(loaded.tokenizer, ids), spans=prompt.spans,
-                latent_size=latent_size(recorder.modules[layer].attention for layer in layers))
-            if self.keep_first:
-                recorder.first_pass = FirstPass(ids, prompt.prompt_len)
-            left_out |= recorder.run(ids, leave_out=options.layers is None, beside=beside)
-            recorder.refuse_other_model(ids, beside)
-            layers = [layer for layer in layers if layer not in left_out]
-            record_probes(loaded, layers, before, self.probes, writer, progress)
-            writer.amend(
-                source=_source_record(loaded, options, prompt, ids, written, recorder.own_name,
-                                      sorted(beside)),
-                rotations=self.rotations(beside, layers))
-        return {
-            "prompt_len": prompt.prompt_len,
-            "total_len": len(ids),
-            "queries": len(positions),
-            "layers": layers,
-            "left_out": left_out,
-            "spans": prompt.spans,
-            "probes": [(probe.name, sum(len(part.ids) for part in probe.parts))
-                       for probe in self.probes],
-            "bytes": self.target.stat().st_size,
-            "first": recorder.first_pass,
-        }
-
-    def rotations(self, beside: dict, layers: list[int]) -> Rotations:
-        """Rotations of a text of these tokens; beside images and sounds, of words in their place."""
-        ids, model = self.text[0], self.loaded.model
-        if self.inputs is None:
-            return find_rotations(model, ids, layers)
-        if why := own_positions(model, ids, beside):
+def _rotations(model, ids: list[int], inputs: Inputs | None, given: dict, layers: list[int]) -> Rotations:
+    """Rotations of a text of these tokens; beside images and sounds, of words in their place."""
+    if inputs is not None:
+        if why := own_positions(model, ids, given):
             return Rotations({}, why)
-        words = self.inputs.words or [0]
-        return find_rotations(model, [words[at % len(words)] for at in range(len(ids))], layers)
+        words = inputs.words or [0]
+        ids = [words[at % len(words)] for at in range(len(ids))]
+    return find_rotations(model, ids, layers)

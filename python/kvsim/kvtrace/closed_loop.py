@@ -19,12 +19,13 @@ import torch
 
 from .cache_names import few_logits
 from .errors import EXIT_FAILURE, CaptureError
-from .inputs import Inputs
+from .inputs import Inputs, beside
 from .kept_sets import KeptSets
 from .layers import find_attention_layers
 from .live_cache import LiveAttention, LiveCache
-from .record import FirstPass, call_own_attention, off, replace_attention, running, tolerance
+from .record import FirstPass, last_logits, listening, off, running, tolerance
 from .rope import takes_positions
+from .writer import as_array
 
 REGISTERED_NAME = "kvtrace_closed_loop"
 # Rows (sets times tokens) of one forward pass: on a CPU as many as hide the reading of the weights, else
@@ -46,10 +47,6 @@ Cache = KeptSets | LiveCache | None
 def rows_at_once(device) -> int:
     """Sets times tokens of one forward pass on a torch device."""
     return ROWS_AT_ONCE.get(device.type, ROWS_AT_ONCE_ELSEWHERE)
-
-
-def _on_host(tensor) -> np.ndarray:
-    return tensor.detach().float().cpu().numpy()
 
 
 @dataclass
@@ -91,18 +88,19 @@ class ClosedLoop:
         self.prompt_len = prompt_len
         self.live = live
         self.inputs = inputs
+        if first is not None and (first.ids, first.prompt_len) != (ids, prompt_len):
+            raise ValueError("the first pass is of other tokens")
         # Live caches want queries of the prompt, too.
-        self.first = first if live is None else None
+        self.first = first if first is not None and live is None else FirstPass(ids, prompt_len)
         self.layers = find_attention_layers(model)
         # Whether the prompt runs again with every cache.
         self.whole = not takes_positions(model)
-        if live is not None and live.served.first < prompt_len:
+        if live is not None and live.first < prompt_len:
             self.whole = True
-            live.served.prompt_queries = np.arange(prompt_len)
+            live.prompt_queries = np.arange(prompt_len)
         # [1, Hkv, n, d] by layer; what later tokens added, [B, Hkv, t, d], or their tokens [B, t];
         # sets by layer, or None.
-        self.prompt: dict[int, tuple] = {}
-        self.heads: dict[int, int] = {}
+        self.prompt, self.heads = self.first.prompt, self.first.heads
         self.later: dict[int | str, tuple] = {}
         self.kept: dict[int, object] = {}
         # Queries of the prompt by layer, as far as the live caches need them; the caches by row.
@@ -112,32 +110,23 @@ class ClosedLoop:
         self.start: int | None = None
 
     def __enter__(self) -> "ClosedLoop":
-        self.own, self.own_function = replace_attention(self.model, REGISTERED_NAME, self._attend)
-        try:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(listening(self.model, REGISTERED_NAME, self._attend))
             with torch.inference_mode(), running(self.model):
                 self._run_prompt()
-        except BaseException:
-            self.model.set_attn_implementation(self.own)
-            raise
+            self.stack = stack.pop_all()   # the model's own attention is back with it
         return self
 
     def __exit__(self, *_) -> None:
-        self.model.set_attn_implementation(self.own)
+        self.stack.close()
 
     def _run_prompt(self) -> None:
-        later = len(self.ids) - self.prompt_len
-        if self.first is None:
-            result = self.model(input_ids=self.ids[None], use_cache=False,
-                                **few_logits(self.model, later + 1), **self._beside(len(self.ids)))
-            own = result.logits[0, -later - 1 :]
-        else:
-            if (self.first.ids, self.first.prompt_len) != (self.ids.tolist(), self.prompt_len):
-                raise ValueError("the first pass is of other tokens")
-            self.prompt, self.heads = self.first.prompt, self.first.heads
-            own = self.first.logits
+        own = self.first.logits if self.prompt else last_logits(
+            self.model, self.ids[None], len(self.ids) - self.prompt_len + 1,
+            **beside(self.inputs, len(self.ids)))[0]
         self.full_logits = self._full_logits()
         if own is not None:
-            self._compare_with_model(own.float())
+            self._compare_with_model(own)
         self.full = self.full_logits.softmax(-1)
         self.full_sum = self.full.sum(-1, dtype=torch.float64)
         self.full_top = self.full_logits.argmax(-1)
@@ -153,9 +142,6 @@ class ClosedLoop:
                 f"{type(self.model).__name__}: with everything kept the next-token logits of a "
                 f"closed loop differ from the model's own by {error:.2g} of their norm", EXIT_FAILURE)
 
-    def _beside(self, count: int) -> dict:
-        return self.inputs.of(count) if self.inputs else {}
-
     def _full_logits(self):
         """[T, vocabulary] of the later tokens, everything kept."""
         return self._forward(self.ids[None, self.prompt_len :], [None], self.prompt_len)[0].float()
@@ -166,45 +152,43 @@ class ClosedLoop:
         found = off(self.full_logits, own)
         return 0 if found < tolerance(self.model, SAME_MODEL, SAME_MODEL_LOW_PRECISION) else found
 
-    def prompt_tensors(self, layer: int) -> tuple[np.ndarray, np.ndarray]:
-        """Keys and values of the prompt, [Hkv, n, d] float32."""
-        return tuple(t[0].float().cpu().numpy() for t in self.prompt[layer])
+    def prompt_keys(self, layer: int) -> np.ndarray:
+        """Keys of the prompt, [Hkv, n, d] float32."""
+        return as_array(self.prompt[layer][0][0])
 
-    def _attend(self, module, query, key, value, attention_mask, **kwargs):
+    def _attend(self, own, module, query, key, value, attention_mask, **kwargs):
         """query [B, Hq, m, d], key [B, Hkv, m, d]: the first pass, or m later tokens."""
         layer = getattr(module, "layer_idx", None)
         if self.layers.get(layer) is None or self.layers[layer].attention is not module:
-            return call_own_attention(self.own_function, module, query, key, value, attention_mask,
-                                      kwargs)
+            return own(module, query, key, value, attention_mask, **kwargs)
         if self.start is None:
-            self.prompt[layer] = tuple(t[:, :, : self.prompt_len].clone() for t in (key, value))
-            self.heads[layer] = query.shape[1]
-            if self.live is not None and layer in self.live.served.layers:
-                stored = query[0][:, self.live.served.prompt_queries]
-                self.prompt_queries[layer] = stored
-            return call_own_attention(self.own_function, module, query, key, value, attention_mask,
-                                      kwargs)
+            self.first.see(layer, query, key, value)
+            if self.live is not None and layer in self.live.layers:
+                self.prompt_queries[layer] = query[0][:, self.live.prompt_queries]
+            return own(module, query, key, value, attention_mask, **kwargs)
         if self.whole:
-            return self._attend_whole(module, query, key, value, attention_mask, kwargs)
+            return self._attend_whole(own, module, query, key, value, attention_mask, **kwargs)
         later = (key, value)
         if layer in self.later:
             later = tuple(torch.cat(both, dim=2) for both in zip(self.later[layer], later))
         if self.keeps_later:
             self.later[layer] = later
-        served = self._served(layer, query, later)
+        served = self._served(layer, lambda row: (
+            torch.cat([self.prompt_queries[layer], query[row]], dim=1),
+            *(torch.cat([prompt[0], part[row]], dim=1)
+              for prompt, part in zip(self.prompt[layer], later))))
         if len(served) == len(query):
             return torch.stack([served[row] for row in range(len(query))]), None
         prompt, positions, dropped = self._kept_of_prompt(layer, len(query))
         keys, values = (torch.cat(both, dim=2) for both in zip(prompt, later))
         mask = self._mask(query, positions, dropped, later[0].shape[2],
                           kwargs.get("sliding_window"))
-        output, weights = call_own_attention(self.own_function, module, query, keys, values, mask,
-                                             kwargs)
-        for row, own in served.items():
-            output[row] = own
+        output, weights = own(module, query, keys, values, mask, **kwargs)
+        for row, found in served.items():
+            output[row] = found
         return output, weights
 
-    def _attend_whole(self, module, query, key, value, attention_mask, kwargs):
+    def _attend_whole(self, own, module, query, key, value, mask, **kwargs):
         """Prompt and later tokens together; only later queries miss what is dropped."""
         layer, n = module.layer_idx, self.prompt_len
         kept = self.kept.get(layer)
@@ -212,42 +196,31 @@ class ClosedLoop:
             hidden = torch.zeros(*query.shape[:3], key.shape[2], dtype=torch.bool,
                                  device=self.device)
             hidden[:, :, n:, :n] = ~kept.repeat_interleave(query.shape[1] // kept.shape[1], 1)[:, :, None]
-            mask = torch.zeros(hidden.shape, dtype=query.dtype, device=self.device)
-            if attention_mask is None:   # causal, as transformers leaves it to the function
+            whole = torch.zeros(hidden.shape, dtype=query.dtype, device=self.device)
+            if mask is None:   # causal, as transformers leaves it to the function
                 hidden |= torch.ones(hidden.shape[2:], dtype=torch.bool, device=self.device).triu(1)
-            elif attention_mask.dtype == torch.bool:
-                hidden |= ~attention_mask
+            elif mask.dtype == torch.bool:
+                hidden |= ~mask
             else:
-                mask += attention_mask
-            attention_mask = mask.masked_fill_(hidden, torch.finfo(query.dtype).min)
-        output, weights = call_own_attention(self.own_function, module, query, key, value,
-                                             attention_mask, kwargs)
-        if self.start is not None and layer in self.prompt_queries:
-            stored = [*self.live.served.prompt_queries, *range(n, query.shape[2])]
-            for row, cache in self.live_rows.items():
-                own = self._serve(cache, layer, query[row][:, stored], key[row], value[row])
-                if own is not None:
-                    output[row, -len(own):] = own
+                whole += mask
+            mask = whole.masked_fill_(hidden, torch.finfo(query.dtype).min)
+        output, weights = own(module, query, key, value, mask, **kwargs)
+        if layer in self.prompt_queries:
+            stored = [*self.live.prompt_queries, *range(n, query.shape[2])]
+            for row, found in self._served(
+                    layer, lambda row: (query[row][:, stored], key[row], value[row])).items():
+                output[row, -len(found):] = found
         return output, weights
 
-    def _served(self, layer: int, query, later: tuple) -> dict[int, object]:
-        """Outputs [m, Hq, dv] by row, of the rows whose cache of this layer is a changed one."""
+    def _served(self, layer: int, tensors) -> dict[int, object]:
+        """Outputs [t, Hq, dv] of the newest t queries by row, of the rows whose cache of this layer is a
+        changed one. `tensors(row)`: queries [Hq, M, d], keys and values."""
         served = {}
-        for row, cache in self.live_rows.items():
-            if layer not in self.prompt_queries:
-                continue
-            own = self._serve(
-                cache, layer, torch.cat([self.prompt_queries[layer], query[row]], dim=1),
-                *(torch.cat([prompt[0], part[row]], dim=1)
-                  for prompt, part in zip(self.prompt[layer], later)))
-            if own is not None:
-                served[row] = own
+        for row, cache in self.live_rows.items() if layer in self.prompt_queries else ():
+            found = self.live.attend(cache, layer, *map(as_array, tensors(row)))
+            if found is not None:
+                served[row] = torch.tensor(found).to(self.prompt_queries[layer]).transpose(0, 1)
         return served
-
-    def _serve(self, cache: LiveCache, layer: int, query, key, value):
-        """Outputs [t, Hq, dv] of the newest t of queries [Hq, M, d], or None."""
-        own = self.live.attend(cache, layer, *map(_on_host, (query, key, value)))
-        return None if own is None else torch.tensor(own).to(query).transpose(0, 1)
 
     def _kept_of_prompt(self, layer: int, rows: int) -> tuple:
         """Entries of the prompt that later tokens see: keys and values [rows, Hkv, k, d], their positions
@@ -261,9 +234,6 @@ class ClosedLoop:
         of_head = kept.unflatten(1, (heads, -1)).any(dim=2) if kept.shape[1] > heads else kept
         row, head, position = of_head.nonzero(as_tuple=True)
         count = of_head.sum(-1)
-        if kept is of_head and (count == count[0, 0]).all():   # no fillers, and no head misses any
-            positions = position.reshape(rows, heads, int(count[0, 0]))
-            return self._entries(layer, positions), positions, None
         positions = torch.zeros(rows, heads, int(count.max()), dtype=torch.long, device=self.device)
         positions[row, head, (of_head.cumsum(-1) - 1)[of_head]] = position
         parts = self._entries(layer, positions)
@@ -340,8 +310,7 @@ class ClosedLoop:
             self.later[TOKENS] = (later,)
         prompt = self.ids[None, : self.prompt_len].expand(len(tokens), -1)
         whole = torch.cat([prompt, later], dim=1)
-        return self.model(input_ids=whole, use_cache=False, **few_logits(self.model, last),
-                          **self._beside(whole.shape[1])).logits[:, -last:]
+        return last_logits(self.model, whole, last, **beside(self.inputs, whole.shape[1]))
 
     @property
     def batch(self) -> int:

@@ -17,7 +17,7 @@ from ..program import version
 from ..tool import Parser, Progress, add_table, run_tool
 from ..whole import check_target
 from .capture_command import add_running, number
-from .errors import EXIT_FAILURE, EXIT_USAGE, CaptureError
+from .errors import EXIT_USAGE, CaptureError
 
 
 def positive(text: str) -> float:
@@ -74,20 +74,6 @@ def chosen_pairs(args, results) -> tuple[list[int], list[int]]:
     return policies, budgets
 
 
-def live_attention(args, trace, results, policies: list[int], budgets: list[int]):
-    """The program that serves policies which no kept sets describe; None where there is none."""
-    from .live_cache import LiveAttention, Served, find_program
-
-    records = [results.policies[p] for p in policies if not results.is_static(p)]
-    if not records:
-        return None
-    served = Served(trace=trace.path, records=records,
-                    budgets=[results.budget_labels[b] for b in budgets], layers=results.layers,
-                    seed=results.seed, importance=results.importance, later=results.later,
-                    prompt_queries=trace.query_positions[trace.query_positions < trace.prompt_len])
-    return LiveAttention(find_program(args.kvsim), served, args.threads)
-
-
 def agreement(written, full) -> int:
     """Tokens that are equal before the first that differs."""
     differs = (written != full).nonzero()[0]
@@ -107,54 +93,41 @@ def run_batch(loop, batch: list, args, reference) -> list[dict]:
 
 def cache_of(results, live, policy: int, budget: int):
     """Kept sets that the model runs with, or a cache that `live` serves."""
-    from .live_cache import LiveCache
-
     if results.is_static(policy):
         return results.sets(policy, budget)
-    names = (results.policies[policy], results.budget_labels[budget])
-    return LiveCache(*names, (live.served.records.index(names[0]),
-                              live.served.budgets.index(names[1])))
+    return live.cache(results.policies[policy], results.budget_labels[budget])
 
 
 def run_pairs(loop, results, pairs: list[tuple[int, int]], journal, args) -> int:
     """Runs what the journal lacks, equal sets once; returns how many caches were run."""
-    ran = 0
     progress = args.show or functools.partial(Progress(args.quiet, log="kvsim closed-loop").steps, "closed loop")
     reference = loop.generate([None], args.generate)[0] if args.generate else None
-    names: dict[str, list] = {}     # by the cache's digest: all pairs that have it
-    cells: dict[str, tuple] = {}
-    for p, b in pairs:
-        digest = cache_of(results, loop.live, p, b).digest()
-        names.setdefault(digest, []).append((results.policies[p], results.budget_labels[b]))
-        cells.setdefault(digest, (p, b))
+    alike: dict[str, list[tuple[int, int]]] = {}     # by the cache's digest: all pairs that have it
+    for pair in pairs:
+        alike.setdefault(cache_of(results, loop.live, *pair).digest(), []).append(pair)
     missing = []
-    for digest, same in names.items():
-        known = next((journal.pairs[name] for name in same if name in journal.pairs), None)
-        if known is None:
-            missing.append(digest)
+    for cells in alike.values():
+        names = [(results.policies[p], results.budget_labels[b]) for p, b in cells]
+        if known := next((journal.pairs[name] for name in names if name in journal.pairs), None):
+            journal.add(names, known)
         else:
-            journal.add(same, known)
-    missing.sort(key=lambda digest: results.budgets[cells[digest][1]])   # equally large ones together
+            missing.append((*cells[0], names))
+    missing.sort(key=lambda one: results.budgets[one[1]])   # equally large ones together
     for begin in range(0, len(missing), loop.batch):
         part = missing[begin : begin + loop.batch]
-        batch = [cache_of(results, loop.live, *cells[digest]) for digest in part]
-        for digest, found in zip(part, run_batch(loop, batch, args, reference)):
-            journal.add(names[digest], found)
-        ran += len(part)
+        batch = [cache_of(results, loop.live, policy, budget) for policy, budget, _ in part]
+        for (*_, names), found in zip(part, run_batch(loop, batch, args, reference)):
+            journal.add(names, found)
         progress(len(journal.pairs), len(pairs))
-    return ran
+    return len(missing)
 
 
 def run(args: argparse.Namespace, command: list[str], loaded=None, first=None, inputs=None) -> None:
     """`loaded`: the model, when somebody holds it already; `first`: the FirstPass of its capture;
     `inputs`: images and sounds beside the trace's prompt, as its capture was given them."""
-    try:
-        import h5netcdf  # noqa: F401
-        import xxhash  # noqa: F401
-    except ImportError as error:
-        raise CaptureError(f"{error}; pip install -r data/requirements.txt", EXIT_FAILURE) from None
     from .closed_loop import ClosedLoop
     from .kept_sets import ResultsFile
+    from .live_cache import LiveAttention
     from .loop_results import Journal, write_loop
     from .model import load_model
     from .token_trace import TokenTrace
@@ -182,9 +155,10 @@ def run(args: argparse.Namespace, command: list[str], loaded=None, first=None, i
         ids = trace.run_tokens()
         try:
             with contextlib.ExitStack() as stack:
-                live = live_attention(args, trace, results, policies, budgets)
-                if live is not None:
-                    stack.enter_context(live)
+                live = None   # the program that serves policies which no kept sets describe
+                if others := [p for p in policies if not results.is_static(p)]:
+                    live = stack.enter_context(LiveAttention(trace, results, others, budgets, args.kvsim,
+                                                             args.threads))
                 loop = ClosedLoop(loaded.model, ids, trace.prompt_len, live, first, inputs)
                 stack.enter_context(loop)
                 trace.check_cache(loop)

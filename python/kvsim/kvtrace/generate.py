@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from .cache_names import cache_in, few_logits, with_cache
-from .inputs import Inputs
+from .inputs import Inputs, beside
 from .model import LoadedModel
 from .record import running
 
@@ -62,10 +62,10 @@ def generate(loaded: LoadedModel, ids: list[int], steps: int, sampling: Sampling
     tokens = torch.tensor([ids], device=loaded.model.device)
     with torch.inference_mode(), running(loaded.model):
         while len(new) < steps:
-            beside = inputs.of(tokens.shape[1]) if inputs and past is None else {}
+            given = beside(inputs, tokens.shape[1]) if past is None else {}
             out = loaded.model(input_ids=tokens, use_cache=keeps_cache,
                                **few_logits(loaded.model, 1),
-                               **(with_cache(loaded.model, past) if keeps_cache else {}), **beside)
+                               **(with_cache(loaded.model, past) if keeps_cache else {}), **given)
             past = cache_in(out) if keeps_cache else None
             logits = out.logits[0, -1].float().cpu()
             if sampling.repetition_penalty != 1:

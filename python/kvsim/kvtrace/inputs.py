@@ -45,10 +45,20 @@ class Inputs:
                 **{name: fitting(values) for name, values in self.tensors.items()}}
 
     @property
+    def places(self) -> list[int]:
+        """Positions of tokens that stand for images and sounds."""
+        return [at for _, begin, end in self.spans for at in range(begin, end)]
+
+    @property
     def words(self) -> list[int]:
         """Tokens of the text alone."""
-        inside = {at for _, begin, end in self.spans for at in range(begin, end)}
+        inside = set(self.places)
         return [token for at, token in enumerate(self.ids) if at not in inside]
+
+
+def beside(inputs: Inputs | None, count: int) -> dict[str, Any]:
+    """What stands beside the first `count` tokens; nothing beside a text alone."""
+    return inputs.of(count) if inputs else {}
 
 
 def read_inputs(model, given: Mapping[str, Any]) -> Inputs:

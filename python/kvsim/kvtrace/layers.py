@@ -1,8 +1,10 @@
 """Finds a model's attention layers by what its modules do, not by a list of families."""
 
+import contextlib
 import dis
 import functools
 import inspect
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .errors import EXIT_FAILURE, CaptureError
@@ -17,6 +19,16 @@ class AttentionLayer:
     attention: object
     projection: object
     block: object
+
+
+@contextlib.contextmanager
+def hooked(hooks: list) -> Iterator[None]:
+    """The hooks are there as long as the block."""
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def layer_modules(model) -> dict[int, list[str]]:

@@ -4,17 +4,18 @@ Merged, rounded or moved entries, and sets that are chosen anew at later steps, 
 program that replays traces: layer by layer it is handed the run's own queries, keys and values.
 """
 
+import contextlib
 import shutil
 import subprocess
 import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
-from .. import program
-from ..program import options
-from .errors import EXIT_FAILURE, EXIT_USAGE, CaptureError, Error
+from ..program import find_program, options
+from .errors import EXIT_FAILURE, CaptureError, Error
+from .kept_sets import ResultsFile
+from .token_trace import TokenTrace
 
 READY, UNCHANGED, CHANGED = 1, 0, 1   # cli/attend.cpp
 
@@ -31,52 +32,25 @@ class LiveCache:
         return f"{self.policy} {self.budget}"
 
 
-def find_program(given: str | None) -> str:
-    """The kvsim program: as given, else that of the package or of the clone, else on the PATH."""
-    if given is not None:
-        found = shutil.which(given)
-        if found:
-            return found
-        raise CaptureError(f"{given}: no such program (--kvsim)", EXIT_USAGE)
-    try:
-        return program.find_program()
-    except Error:
-        found = shutil.which("kvsim")
-        if found:
-            return found
-    raise CaptureError(
-        "no program kvsim; merging, quantising and stepwise policies need it: build it, or name it "
-        "with --kvsim", EXIT_FAILURE)
-
-
-@dataclass
-class Served:
-    """Request to the program: `records` and `budgets` as texts, the other options of the
-    replay that the results come from, `later` empty where there is none;
-    `prompt_queries` positions whose queries the trace stores.
-    """
-
-    trace: Path
-    records: list[str]
-    budgets: list[str]
-    layers: list[int]
-    seed: int
-    importance: str
-    later: str
-    prompt_queries: np.ndarray
-    #: First position whose query may miss entries, as the program says; the prompt's length but for
-    #: prompts that come in chunks, of which all queries are asked for then.
-    first: int = 0
-
-
 class LiveAttention:
-    """A running `kvsim attend`. A context manager: the program ends with it."""
+    """A running `kvsim attend` for policies and budgets of results, by their numbers. A context manager:
+    the program ends with it."""
 
-    def __init__(self, program: str, served: Served, threads: int = 0):
-        self.served = served
-        command = [program, "attend", str(served.trace), "-q", *options(
-            layers=",".join(map(str, served.layers)), seed=served.seed, importance=served.importance,
-            later=served.later or None, policy=served.records, budget=served.budgets,
+    def __init__(self, trace: TokenTrace, results: ResultsFile, policies: list[int], budgets: list[int],
+                 program: str | None = None, threads: int = 0):
+        self.records = [results.policies[one] for one in policies]
+        self.budgets = [results.budget_labels[one] for one in budgets]
+        self.layers = results.layers
+        #: Positions whose queries are asked for: those that the trace stores, or all of the prompt.
+        self.prompt_queries = trace.query_positions[trace.query_positions < trace.prompt_len]
+        try:
+            found = find_program(program)
+        except Error:
+            if program or not (found := shutil.which("kvsim")):
+                raise
+        command = [found, "attend", str(trace.path), "-q", *options(
+            layers=",".join(map(str, self.layers)), seed=results.seed, importance=results.importance,
+            later=results.later or None, policy=self.records, budget=self.budgets,
             threads=threads or None)]
         self.said = tempfile.TemporaryFile()
         try:
@@ -84,13 +58,15 @@ class LiveAttention:
                                             stderr=self.said)
         except OSError as error:
             self.said.close()
-            raise CaptureError(f"{program}: cannot be run: {error}", EXIT_FAILURE) from None
+            raise CaptureError(f"{found}: cannot be run: {error}", EXIT_FAILURE) from None
 
     def __enter__(self) -> "LiveAttention":
         try:
-            if self._read(1, np.int32)[0] != READY:
+            if self._number() != READY:
                 self._fail()
-            self.served.first = int(self._read(1, np.int32)[0])
+            #: First position whose query may miss entries: the prompt's length but for prompts that come
+            #: in chunks, of which all queries are asked for.
+            self.first = self._number()
         except BaseException:
             self.__exit__()
             raise
@@ -98,16 +74,17 @@ class LiveAttention:
 
     def __exit__(self, *_) -> None:
         for pipe in (self.process.stdin, self.process.stdout):
-            try:
+            with contextlib.suppress(OSError):
                 pipe.close()
-            except OSError:
-                pass
         try:
             self.process.wait(timeout=10)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
         self.said.close()
+
+    def cache(self, policy: str, budget: str) -> LiveCache:
+        return LiveCache(policy, budget, (self.records.index(policy), self.budgets.index(budget)))
 
     def attend(self, cache: LiveCache, layer: int, query, key, value) -> np.ndarray | None:
         """Outputs [Hq, t, dv] of the newest t queries; None where the layer keeps all as it is.
@@ -122,11 +99,14 @@ class LiveAttention:
             self.process.stdin.flush()
         except OSError:
             self._fail()
-        if self._read(1, np.int32)[0] == UNCHANGED:
+        if self._number() == UNCHANGED:
             return None
-        first = int(self._read(1, np.int32)[0])
+        first = self._number()
         shape = (query.shape[0], value.shape[1] - first, value.shape[2])
         return self._read(int(np.prod(shape)), np.float32).reshape(shape)
+
+    def _number(self) -> int:
+        return int(self._read(1, np.int32)[0])
 
     def _read(self, count: int, kind) -> np.ndarray:
         size = count * np.dtype(kind).itemsize

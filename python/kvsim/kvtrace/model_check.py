@@ -19,7 +19,7 @@ from ..program import run as run_program
 from .capture import CaptureOptions, capture_trace
 from .closed_loop import ClosedLoop
 from .kept_sets import KeptSets
-from .layers import find_attention_layers
+from .layers import find_attention_layers, hooked
 from .model import LoadedModel
 from .prompt import TokenizedPrompt
 from .record import tolerance
@@ -75,10 +75,6 @@ class Verdict:
         return "; ".join(said + [f"{part}: {reason}" for part, reason in self.lacks.items()])
 
 
-class _BlockDone(Exception):
-    """Ends a forward behind the block that is looked at."""
-
-
 class Judge:
     """The model itself, its later queries masked by kept sets. A context manager."""
 
@@ -130,42 +126,29 @@ class Judge:
     def block_change(self, layer: int, mask: np.ndarray) -> np.ndarray:
         """[N - n]: what masking this layer alone changes of its block's output where all but the
         attention and norms of the block adds nothing, over what enters the block, both as norms."""
-        entering, leaving = {}, {}
-        found = self.layers[layer]
+        found, entering, leaving = self.layers[layer], [], []
 
         def first(value):
             return value[0] if isinstance(value, tuple) else value
 
-        def keep_input(module, args, kwargs):
-            entering["x"] = (args[0] if args else kwargs["hidden_states"])[0].double()
-
-        def keep_output(module, args, output):
-            leaving["x"] = first(output)[0].double()
-            raise _BlockDone
+        def keep(module, args, kwargs, output):
+            entering.append((args[0] if args else kwargs["hidden_states"])[0].double())
+            leaving.append(first(output)[0].double())
 
         def silence(module, args, output):
             nothing = first(output) * 0
             return (nothing, *output[1:]) if isinstance(output, tuple) else nothing
 
-        # Nothing behind the block is looked at.
-        hooks = [found.block.register_forward_pre_hook(keep_input, with_kwargs=True),
-                 found.block.register_forward_hook(keep_output)]
+        hooks = [found.block.register_forward_hook(keep, with_kwargs=True)]
         for child in found.block.children():
-            apart = all(one is not found.attention for one in child.modules())
-            if apart and "norm" not in type(child).__name__.lower() and \
-                    "drop" not in type(child).__name__.lower():
+            kind = type(child).__name__.lower()
+            if "norm" not in kind and "drop" not in kind and found.attention not in child.modules():
                 hooks.append(child.register_forward_hook(silence))
-        try:
-            outputs = []
-            for masks in ({}, {layer: mask}):
-                with contextlib.suppress(_BlockDone):
-                    self.logits(masks)
-                outputs.append(leaving["x"])
-            changed = (outputs[1] - outputs[0]).norm(dim=-1) / entering["x"].norm(dim=-1)
-            return changed[self.prompt_len:].cpu().numpy()
-        finally:
-            for hook in hooks:
-                hook.remove()
+        with hooked(hooks):
+            self.logits({})
+            self.logits({layer: mask})
+        changed = (leaving[1] - leaving[0]).norm(dim=-1) / entering[0].norm(dim=-1)
+        return changed[self.prompt_len:].cpu().numpy()
 
 
 def difference(found, expected) -> float:
@@ -206,43 +189,31 @@ def _check(loaded: LoadedModel, ids: list[int], prompt_len: int, folder: Path) -
     except Error as error:
         verdict.refused = str(error)
         return verdict
-    verdict.left_out = captured.get("left_out", {})
+    verdict.left_out = captured["left_out"]
     sets = None
     call(trace, "the trace")
     with lacking(verdict, "replay"):
-        sets, residual = _replayed(trace, results)
+        _replay(trace, results, [POLICY])
+        with h5py.File(results) as f:
+            layers = [int(layer) for layer in f["layer"][:]]
+            residual = dict(zip(layers, f["residual_error"][0, 0]))
+            sets = KeptSets(POLICY, BUDGET, dict(zip(layers, f["kept_mask"][0, 0] == 1)))
     with lacking(verdict, "moving positions"):
         _replay(trace, results, MOVES_POSITIONS)
     with Judge(loaded.model, ids, prompt_len) as judge:
-        full = judge.logits({})
-        kept = judge.logits(sets.masks) if sets else None
-        if sets:
-            measured = sorted(sets.masks)
-            step = max(1, len(measured) // JUDGED_LAYERS)
-            for layer in measured[::-step][:JUDGED_LAYERS]:
-                mask = sets.masks[layer]
-                real = judge.block_change(layer, mask)
-                size = difference(residual[layer], real)
-                verdict.parts["residual error"] = max(size, verdict.parts.get("residual error", 0))
+        expected = [judge.logits(masks) for masks in [{}] + ([sets.masks] if sets else [])]
+        measured = sorted(sets.masks) if sets else []
+        for layer in measured[::-max(1, len(measured) // JUDGED_LAYERS)][:JUDGED_LAYERS]:
+            size = difference(residual[layer], judge.block_change(layer, sets.masks[layer]))
+            verdict.parts["residual error"] = max(size, verdict.parts.get("residual error", 0))
     with lacking(verdict, "closed loop"):
         with ClosedLoop(loaded.model, ids, prompt_len) as loop:
-            found = [one.double().cpu().numpy()
-                     for one in loop.logits([None] + ([sets] if sets else []))]
+            found = loop.logits([None] + ([sets] if sets else []))
         verdict.parts["closed loop"] = max(
-            difference(one, own) for one, own in zip(found, [full, kept]))
+            difference(one.double().cpu().numpy(), own) for one, own in zip(found, expected))
     return verdict
 
 
 def _replay(trace: Path, results: Path, policies) -> None:
     run_program(["replay", trace, "-o", results, "--overwrite", "--save-keep", "-q",
                  *options(budget=BUDGET, threads=1, policy=policies)], progress=False)
-
-
-def _replayed(trace: Path, results: Path) -> tuple[KeptSets, dict[int, np.ndarray]]:
-    """The kept sets of a policy, and its residual error [steps] by layer."""
-    _replay(trace, results, [POLICY])
-    with h5py.File(results) as f:
-        layers = [int(layer) for layer in f["layer"][:]]
-        masks = f["kept_mask"][0, 0] == 1
-        errors = f["residual_error"][0, 0]
-    return (KeptSets(POLICY, BUDGET, dict(zip(layers, masks))), dict(zip(layers, errors)))

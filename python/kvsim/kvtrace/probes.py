@@ -4,6 +4,7 @@ Every part of a probe is read in one pass over the prompt and the part, as if no
 followed the prompt; parts do not see one another.
 """
 
+import functools
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +16,12 @@ from ..plain import read_text
 from .cache_names import cache_in, with_cache
 from .errors import EXIT_USAGE, CaptureError
 from .generate import Sampling, generate
-from .layers import find_attention_layers
+from .layers import find_attention_layers, hooked
 from .model import LoadedModel
 from .prompt import token_texts
-from .record import Recorder, check_rows
+from .record import Recorder
 from .stream import StreamWatch
-from .writer import TraceWriter
+from .writer import TraceWriter, as_array, spread
 
 # KVzip: tokens of a chunk (kvpress' default), its two requests, and how many tokens of the chunk
 # before are repeated in the second one.
@@ -49,6 +50,10 @@ class Probe:
     parts: list[Part]
     answer_begin: int | None = None   # first token of the answer to a question
     gradient: bool = False            # with the gradient at what each layer's attention adds
+
+    @property
+    def ids(self) -> list[int]:
+        return [token for part in self.parts for token in part.ids]
 
 
 def split_spec(spec: str) -> tuple[str, str]:
@@ -108,7 +113,7 @@ def _questions(loaded: LoadedModel, prompt: list[int], file: Path, raw: bool, pr
             answered = _encode(loaded.tokenizer, answer.strip())
         else:
             answered = generate(loaded, prompt + asked, ANSWER_STEPS, Sampling(),
-                                lambda done, all_: progress("answering", done, all_))
+                                functools.partial(progress, "answering"))
         probes.append(Probe(f"question{number}", [Part(asked + answered)],
                             len(asked) if asked and answered else None))
     return probes
@@ -122,7 +127,7 @@ def make_probes(loaded: LoadedModel, specs: list[str], prompt: list[int], raw: b
         kind, rest = split_spec(spec)
         if kind == "draft":
             ids = generate(loaded, prompt, int(rest), Sampling(),
-                           lambda done, all_: progress("drafting", done, all_))
+                           functools.partial(progress, "drafting"))
             probes.append(Probe("draft", [Part(ids)]))
         elif kind == "file":
             probes += _questions(loaded, prompt, Path(rest), raw, progress)
@@ -146,26 +151,24 @@ class ProbeRecorder(Recorder):
         self.name = probe.name
         self.first = sum(len(part.ids) for part in probe.parts[:number])
         tokens = np.arange(len(probe.parts[number].ids))
-        own = checks - self.first
-        own = own[(own >= 0) & (own < len(tokens))]
+        own = np.intersect1d(checks - self.first, tokens)
         super().__init__(model, layers, prompt_len + tokens, prompt_len + own, writer, progress)
         self.input_norms: dict[int, np.ndarray] = {}
 
     def hooks(self) -> list:
         return super().hooks() + [
-            self.modules[layer].attention.register_forward_pre_hook(
-                self.norm_hook(layer, self.input_norms), with_kwargs=True)
+            self.norm_hook(self.modules[layer].attention, layer, self.input_norms)
             for layer in sorted(self.wanted)]
 
-    def _write(self, layer: int, call) -> None:
+    def _write(self, layer: int, call: dict) -> None:
         if len(self.checks):
-            self.refuse_other_attention(layer, check_rows(call, self.checks))
-        own = slice(self.prompt_len, None)
-        self.writer.probe_rows(layer, self.name, first=self.first, queries=call.query,
-                               keys=call.key[:, own], values=call.value[:, own],
+            self.refuse_other_attention(layer, call)
+        self.writer.probe_rows(layer, self.name, first=self.first,
+                               keys=call["keys"][:, self.prompt_len:],
+                               values=call["values"][:, self.prompt_len:],
                                residual_norm=self.residual_norms.pop(layer),
                                input_norm=self.input_norms.pop(layer),
-                               check_output=call.check_output, gate=call.between.gate)
+                               **{name: call[name] for name in ("queries", "check_output", "gate")})
 
 
 def gradient_norms(model, layers: list[int], prompt: list[int], part: list[int]):
@@ -178,20 +181,10 @@ def gradient_norms(model, layers: list[int], prompt: list[int], part: list[int])
     modules, added, last = find_attention_layers(model), {}, {}
     watch = StreamWatch([0])
 
-    def enter(module, args, kwargs):
-        watch.enter(args[0] if args else kwargs["hidden_states"])
-
-    def projected(module, args, output):
-        watch.heads(args[0][:, :, None])
-        watch.projected(args[0], output)
-
-    def keep(layer):
-        def leave(module, args, output):
-            trail = watch.leave()
-            if trail is not None and trail.added:
-                added[layer] = trail.share
-                added[layer].retain_grad()
-        return leave
+    def keep(layer, trail, output):
+        if trail.added:
+            added[layer] = trail.share
+            added[layer].retain_grad()
 
     def keep_last(module, args, output):
         last["hidden"] = output[0] if isinstance(output, tuple) else output
@@ -201,43 +194,36 @@ def gradient_norms(model, layers: list[int], prompt: list[int], part: list[int])
     with torch.inference_mode(False), torch.no_grad():
         cache = cache_in(model(input_ids=torch.tensor([prompt], device=device), use_cache=True,
                                logits_to_keep=1))
-    hooks = [hook for layer in layers for hook in (
-        modules[layer].block.register_forward_pre_hook(enter, with_kwargs=True),
-        modules[layer].projection.register_forward_hook(projected),
-        modules[layer].block.register_forward_hook(keep(layer), always_call=True))]
+    hooks = [hook for layer in layers
+             for hook in watch.hooks(modules[layer], functools.partial(keep, layer))]
     hooks.append(modules[max(modules)].block.register_forward_hook(keep_last))
     try:
         for one in frozen:
             one.requires_grad_(False)
-        with torch.inference_mode(False), torch.enable_grad():
+        with hooked(hooks), torch.inference_mode(False), torch.enable_grad():
             ids = torch.tensor([part], device=device)
             embedded = model.get_input_embeddings()(ids).detach().requires_grad_(True)
             model(inputs_embeds=embedded, use_cache=True, logits_to_keep=1,
                   **with_cache(model, cache))
             last["hidden"].float().square().sum().backward()
-        return {layer: added[layer].grad[0].float().norm(dim=-1).cpu().numpy().astype(np.float32)
-                for layer in layers}
     finally:
-        for hook in hooks:
-            hook.remove()
         for one in frozen:
             one.requires_grad_(True)
+    return {layer: as_array(added[layer].grad[0].float().norm(dim=-1)) for layer in layers}
 
 
 def record_probes(loaded: LoadedModel, layers, prompt: list[int], probes: list[Probe],
                   writer: TraceWriter, progress) -> None:
     """Adds every probe to a trace whose layers are written."""
     for probe in probes:
-        ids = [token for part in probe.parts for token in part.ids]
         sizes = [len(part.ids) for part in probe.parts]
-        count = min(CHECKS, len(ids))
-        checks = np.arange(1, count + 1) * len(ids) // count - 1
+        checks = spread(np.arange(len(probe.ids)), CHECKS)
         writer.probe(
             probe.name,
             positions=np.concatenate([len(prompt) + np.arange(size) for size in sizes]),
             part_begin=np.concatenate([[0], np.cumsum(sizes)[:-1]]),
             reads=[part.reads for part in probe.parts],
-            tokens=ids,
+            tokens=probe.ids,
             text=[text for part in probe.parts
                   for text in token_texts(loaded.tokenizer, prompt[-CONTEXT:] + part.ids)
                   [len(prompt[-CONTEXT:]):]],
@@ -245,7 +231,7 @@ def record_probes(loaded: LoadedModel, layers, prompt: list[int], probes: list[P
             checks=checks)
         for number, part in enumerate(probe.parts):
             recorder = ProbeRecorder(loaded.model, layers, len(prompt), probe, number, checks, writer,
-                                     lambda done, all_: progress(f"probe {probe.name}", done, all_))
+                                     functools.partial(progress, f"probe {probe.name}"))
             recorder.run(prompt + part.ids)
             if not probe.gradient:
                 continue

@@ -6,9 +6,10 @@ it computes without it. One layer's tensors are alive at a time: each is written
 """
 
 import contextlib
+import functools
 import inspect
 import sys
-import weakref
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,12 +18,13 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from ..errors import Error, line_of
-from .between import Finder, weight_of
+from ..trace import Layer
+from .between import between, weight_of
 from .cache_names import few_logits
 from .errors import EXIT_FAILURE, CaptureError
-from .layers import find_attention_layers
+from .layers import find_attention_layers, hooked
 from .stream import StreamWatch
-from .writer import TraceWriter
+from .writer import TraceWriter, as_array
 
 REGISTERED_NAME = "kvtrace_recorder"
 # Rows of eager attention are computed in blocks whose logits take at most this much memory.
@@ -33,26 +35,6 @@ class OtherAttention(CaptureError):
     """An attention that a trace cannot describe."""
 
 
-@dataclass
-class LayerCall:
-    """Inputs and outputs of one attention call, as float32 arrays on the host.
-
-    query [Hq, M, d] at the stored positions; key [Hkv, N, d]; value [Hkv, N, dv];
-    check_output [Hq, R, dv] at the check positions; sink [Hq] or None.
-    """
-
-    query: np.ndarray
-    key: np.ndarray
-    value: np.ndarray
-    check_query: np.ndarray
-    check_output: np.ndarray
-    scale: float
-    softcap: float | None
-    sliding_window: int | None
-    sink: np.ndarray | None
-    between: object = None   # between.Between, known when the layer's block has run
-
-
 def tolerance(model, exact: float, low: float) -> float:
     """`low` of a model in 16 bits: its numbers are themselves only that exact."""
     return exact if str(model.dtype) in ("torch.float32", "torch.float64") else low
@@ -60,38 +42,23 @@ def tolerance(model, exact: float, low: float) -> float:
 
 def off(found, own) -> float:
     """How far logits are from a model's own, of their norm."""
-    return float((found - own).norm() / own.norm())
+    return float((found.float() - own.float()).norm() / own.float().norm())
 
 
-def check_rows(call: LayerCall, positions: np.ndarray) -> float:
-    """Largest relative error, over heads, of attention recomputed from what is stored of a
-    LayerCall, at its check positions: by PyTorch, whose threads are as many as the user asked for.
+def check_rows(call: dict, positions: np.ndarray) -> float:
+    """Largest relative error, over heads, of attention recomputed from what is stored of a layer, at its
+    check positions. `call`: arguments of TraceWriter.layer, queries those of these positions.
 
     The formula is the trace format's. A large error means that this model's attention does
     something that the format cannot say, and the capture must not pretend otherwise.
     """
-    query, key, value, truth = (torch.from_numpy(np.ascontiguousarray(one)) for one in (
-        call.check_query, call.key, call.value, call.check_output))
-    place, at = torch.arange(key.shape[1]), torch.from_numpy(np.asarray(positions))[:, None]
-    visible = place <= at
-    if call.sliding_window:
-        visible &= place > at - call.sliding_window
-    # Query heads of a KV head side by side: [Hkv, group, R, n].
-    heads, group = key.shape[0], query.shape[0] // key.shape[0]
-    logits = call.scale * (query.reshape(heads, -1, query.shape[2]) @ key.transpose(1, 2)).unflatten(
-        1, (group, -1))
-    if call.softcap:
-        logits = call.softcap * torch.tanh(logits / call.softcap)
-    logits = logits.masked_fill(~visible, -torch.inf)
-    sink = logits.new_full((heads, group, 1, 1), -torch.inf) if call.sink is None else \
-        torch.from_numpy(call.sink).to(logits).reshape(heads, group, 1, 1)
-    top = logits.amax(-1, keepdim=True).maximum(sink)
-    weights = (logits - top).exp()
-    weights /= weights.sum(-1, keepdim=True) + (sink - top).exp()
-    output = (weights.flatten(1, 2) @ value).reshape(truth.shape)
-    scale = truth.flatten(1).norm(dim=1)
-    error = (output - truth).flatten(1).norm(dim=1)
-    return float((error / scale)[scale > 0].max()) if (scale > 0).any() else 0.0
+    said = {name: call[name] for name in ("queries", "keys", "values", "scale", "softcap",
+                                          "sliding_window", "sink")}
+    layer = Layer(index=0, query_positions=positions, wo=None, prompt_len=0, **said)
+    truth = call["check_output"]
+    error = layer.attention() @ np.repeat(layer.values, layer.group_size, axis=0) - truth
+    size, error = (np.linalg.norm(one, axis=(1, 2)) for one in (truth, error))
+    return float((error / np.where(size > 0, size, np.inf)).max())
 
 
 def choose_attention(model) -> str:
@@ -137,42 +104,53 @@ def running(model):
                            f"{line_of(error)[:200]}", EXIT_FAILURE) from None
 
 
-def replace_attention(model, name: str, attend, own: str | None = None):
-    """Puts `attend`, a method, in the place of the model's own attention function, or of the one
-    named `own`.
+def last_logits(model, ids, rows: int = 1, **given):
+    """Logits [B, rows, vocabulary] of the last of tokens [B, N], nothing cached. `given`: what else the
+    model's forward takes."""
+    with torch.inference_mode(), running(model):
+        tokens = torch.as_tensor(ids, device=model.device)
+        return model(input_ids=tokens, use_cache=False, **few_logits(model, rows),
+                     **given).logits[:, -rows:]
 
-    Returns the own one's name, for set_attn_implementation() to bring back, and the function, None
-    for the eager one that every model file has for itself. What is registered stays for good, and
-    keeps neither the method's object nor the model alive.
+
+@contextlib.contextmanager
+def listening(model, name: str, attend, own: str | None = None) -> Iterator[str]:
+    """While the block lasts, `attend` stands in the place of the model's own attention function, or of
+    the one named `own`; it is given that one and what that one would be given.
+
+    Yields the own one's name. What is registered under `name` stays for good, and keeps nothing alive.
     """
     own = own or choose_attention(model)
-    own_function = None if own == "eager" else ALL_ATTENTION_FUNCTIONS[own]
+    # None for the eager one, which every model file has for itself.
+    call = functools.partial(_call, None if own == "eager" else ALL_ATTENTION_FUNCTIONS[own])
     # Without a mask function of the same name the model would be given no mask at all.
     ALL_MASK_ATTENTION_FUNCTIONS.register(name, ALL_MASK_ATTENTION_FUNCTIONS[own])
     # kvpress wraps every function that it finds when it is imported, one of an earlier run among
     # them, and a wrapper would stand before what is registered now.
     with contextlib.suppress(KeyError):
         del ALL_ATTENTION_FUNCTIONS[name]
-    listener = weakref.WeakMethod(attend)
+    heard = [attend]
     ALL_ATTENTION_FUNCTIONS.register(
-        name, lambda *arguments, **options: listener()(*arguments, **options))
+        name, lambda *arguments, **options: heard[0](call, *arguments, **options))
     model.set_attn_implementation(name)
-    return own, own_function
+    try:
+        yield own
+    finally:
+        model.set_attn_implementation(own)
+        heard.clear()
 
 
-def call_own_attention(own_function, module, query, key, value, mask, kwargs):
+def _call(function, module, query, key, value, mask, **kwargs):
     """The model's own function; eager ones row block by row block, to bound their memory."""
-    if own_function is not None:
-        return own_function(module, query, key, value, mask, **kwargs)
+    if function is not None:
+        return function(module, query, key, value, mask, **kwargs)
     eager = sys.modules[type(module).__module__].eager_attention_forward
-    row_bytes = 4 * query.shape[0] * query.shape[1] * key.shape[2]
-    rows = max(1, EAGER_BLOCK_BYTES // row_bytes)
+    rows = max(1, EAGER_BLOCK_BYTES // (4 * query.shape[0] * query.shape[1] * key.shape[2]))
     parts = []
     for begin in range(0, query.shape[2], rows):
         part = slice(begin, begin + rows)
         part_mask = None if mask is None else mask[:, :, part]
-        output, _ = eager(module, query[:, :, part], key, value, part_mask, **kwargs)
-        parts.append(output)
+        parts.append(eager(module, query[:, :, part], key, value, part_mask, **kwargs)[0])
     return torch.cat(parts, dim=1), None
 
 
@@ -209,13 +187,9 @@ class Recorder:
         self.checks = checks
         self.progress = progress
         self.modules = find_attention_layers(model)
-        missing = [layer for layer in layers if layer not in self.modules]
-        if missing:
-            known = f"{min(self.modules)}..{max(self.modules)}"
-            raise CaptureError(f"layer {missing[0]}: the model has layers {known}")
         self.wanted = set(layers)
         self.residual_norms: dict[int, np.ndarray] = {}
-        self.calls: dict[int, LayerCall] = {}   # of the layer whose block is at work
+        self.calls: dict[int, dict] = {}   # of the layer whose block is at work, for TraceWriter.layer
         self.done: list[int] = []
         self.other: dict[int, str] = {}   # layers that attend to something else than the tokens
         self.tolerance = tolerance(model, 1e-3, 5e-2)
@@ -226,23 +200,13 @@ class Recorder:
             beside: dict | None = None) -> dict[int, str]:
         """One teacher-forced pass over `ids`, and what is given beside them. Leaves the model as it
         was. Layers that do not run are refused, or, with `leave_out`, returned with what they are."""
-        self.own_name, self.own_function = replace_attention(self.model, REGISTERED_NAME,
-                                                             self._attend)
-        hooks = self.hooks()
-        try:
-            tokens = torch.tensor([ids], device=self.model.device)
-            with torch.inference_mode(), running(self.model):
-                # All logits would take N x vocabulary floats.
-                rows = 1 if self.first_pass is None else len(ids) - self.first_pass.prompt_len + 1
-                own = self.model(input_ids=tokens, use_cache=False,
-                                 **few_logits(self.model, rows), **(beside or {}))
-                self.last_logits = own.logits[0, -1].float()
-                if self.first_pass is not None:
-                    self.first_pass.logits = own.logits[0, -rows:]
-        finally:
-            for hook in hooks:
-                hook.remove()
-            self.model.set_attn_implementation(self.own_name)
+        # All logits would take N x vocabulary floats.
+        rows = 1 if self.first_pass is None else len(ids) - self.first_pass.prompt_len + 1
+        with listening(self.model, REGISTERED_NAME, self._attend) as self.own_name, hooked(self.hooks()):
+            logits = last_logits(self.model, [ids], rows, **(beside or {}))[0]
+        self.last_logits = logits[-1]
+        if self.first_pass is not None:
+            self.first_pass.logits = logits
         if 0 < len(self.done) < len(self.wanted) and leave_out:
             return {layer: f"{type(self.modules[layer].attention).__name__}, which "
                            + self.other.get(layer, "does not run on text alone")
@@ -255,10 +219,7 @@ class Recorder:
         same logits."""
         if not asks_for_name(self.model):
             return
-        with torch.inference_mode(), running(self.model):
-            own = self.model(input_ids=torch.tensor([ids], device=self.model.device),
-                             use_cache=False, **few_logits(self.model, 1),
-                             **(beside or {})).logits[0, -1].float()
+        own = last_logits(self.model, [ids], **(beside or {}))[0, -1]
         error = off(self.last_logits, own)
         if not error < 2 * self.tolerance:
             raise CaptureError(
@@ -280,52 +241,32 @@ class Recorder:
                 EXIT_FAILURE)
 
     def hooks(self) -> list:
-        """Hooks that listen in beside the attention itself."""
+        """What listens in beside the attention itself."""
         # A part of a probe may have no check position; its last token then stands for them.
         checks = self.checks if len(self.checks) else self.positions[-1:]
         self.watch = StreamWatch(checks)
-        return [hook for layer in sorted(self.wanted) for hook in self.hooks_of(layer)]
+        return [hook for layer in sorted(self.wanted) for hook in (
+            self.norm_hook(self.modules[layer].block, layer, self.residual_norms),
+            *self.watch.hooks(self.modules[layer], functools.partial(self._leave, layer)))]
 
-    def hooks_of(self, layer: int) -> list:
-        """From what enters the block to what leaves it."""
-        parts = self.modules[layer]
+    def _leave(self, layer: int, trail, output) -> None:
+        call = self.calls.pop(layer, None)
+        if call is not None and output is not None:
+            self._write(layer, call | self.between(layer, trail, output))
+            self.done.append(layer)
+            self.progress(len(self.done), len(self.wanted))
 
-        def enter(module, args, kwargs):
-            if layer not in self.done:
-                self.watch.enter(args[0] if args else kwargs["hidden_states"])
-
-        def projected(module, args, output):
-            self.watch.projected(args[0], output)
-
-        def leave(module, args, output):
-            trail, call = self.watch.leave(), self.calls.pop(layer, None)
-            if trail is not None and call is not None and output is not None:
-                call.between = self.between(layer, trail, output)
-                self._write(layer, call)
-                self.done.append(layer)
-                self.progress(len(self.done), len(self.wanted))
-
-        return [
-            parts.block.register_forward_pre_hook(self.norm_hook(layer, self.residual_norms),
-                                                  with_kwargs=True),
-            parts.block.register_forward_pre_hook(enter, with_kwargs=True),
-            parts.projection.register_forward_hook(projected),
-            parts.block.register_forward_hook(leave, always_call=True),
-        ]
-
-    def norm_hook(self, layer: int, norms: dict[int, np.ndarray]):
+    def norm_hook(self, module, layer: int, norms: dict[int, np.ndarray]):
         """Keeps the norm of what enters a module, at the stored positions."""
         def hook(module, args, kwargs):
             hidden = args[0] if args else kwargs["hidden_states"]
-            rows = hidden.detach()[0, self.positions].float()
-            norms[layer] = rows.norm(dim=-1).cpu().numpy()
+            norms[layer] = as_array(hidden[0, self.positions].float().norm(dim=-1))
 
-        return hook
+        return module.register_forward_pre_hook(hook, with_kwargs=True)
 
-    def _attend(self, module, query, key, value, attention_mask, **kwargs):
+    def _attend(self, own, module, query, key, value, attention_mask, **kwargs):
         """Called by the model: query [1, Hq, N, d], key [1, Hkv, N, d]; returns [1, N, Hq, dv]."""
-        output, weights = call_own_attention(self.own_function, module, query, key, value,
-                                             attention_mask, kwargs)
+        output, weights = own(module, query, key, value, attention_mask, **kwargs)
         layer = getattr(module, "layer_idx", None)
         if layer in self.wanted and layer not in self.done and \
                 module is self.modules[layer].attention:   # not that of an image's encoder
@@ -336,26 +277,22 @@ class Recorder:
             if self.first_pass is not None:
                 self.first_pass.see(layer, query, key, value)
             self.watch.heads(output)
-            self.calls[layer] = self._describe(module, query, key, value, output, kwargs)
+            self.calls[layer] = self._describe(query, key, value, output, **kwargs)
         return output, weights
 
-    def _describe(self, module, query, key, value, output, kwargs) -> LayerCall:
-        def host(tensor):
-            return tensor.detach().float().cpu().numpy()
+    def _describe(self, query, key, value, output, scaling=None, softcap=None, sliding_window=None,
+                  s_aux=None, **_) -> dict:
+        return {"queries": as_array(query[0][:, self.positions]), "keys": as_array(key[0]),
+                "values": as_array(value[0]),
+                "check_output": as_array(output[0][self.checks].transpose(0, 1)),
+                "scale": float(query.shape[-1] ** -0.5 if scaling is None else scaling),
+                "softcap": float(softcap) if softcap else None,
+                "sliding_window": int(sliding_window) if sliding_window else None,
+                "sink": None if s_aux is None else as_array(s_aux).reshape(query.shape[1])}
 
-        scale = kwargs.get("scaling")
-        sink = kwargs.get("s_aux")
-        window = kwargs.get("sliding_window")
-        heads = query.shape[1]
-        return LayerCall(query=host(query[0][:, self.positions]), key=host(key[0]),
-                         value=host(value[0]), check_query=host(query[0][:, self.checks]),
-                         check_output=host(output[0][self.checks].transpose(0, 1)),
-                         scale=float(query.shape[-1] ** -0.5 if scale is None else scale),
-                         softcap=float(kwargs["softcap"]) if kwargs.get("softcap") else None,
-                         sliding_window=int(window) if window else None,
-                         sink=None if sink is None else host(sink).reshape(heads))
-
-    def refuse_other_attention(self, layer: int, error: float) -> None:
+    def refuse_other_attention(self, layer: int, call: dict) -> None:
+        rows = np.searchsorted(self.positions, self.checks)
+        error = check_rows(call | {"queries": call["queries"][:, rows]}, self.checks)
         if not error < self.tolerance:
             raise OtherAttention(
                 f"layer {layer}: attention recomputed from q, k, v differs from the model's by "
@@ -363,7 +300,7 @@ class Recorder:
                 "over a causal or sliding window, which is all that a trace can describe",
                 EXIT_FAILURE)
 
-    def between(self, layer: int, trail, output):
+    def between(self, layer: int, trail, output) -> dict:
         """Finds what stands between heads and stream, and refuses what a trace cannot describe: all that
         it would say the layer adds must be what is added."""
         parts = self.modules[layer]
@@ -377,31 +314,17 @@ class Recorder:
                     f"{projection}: found a weight of shape {list(weight.shape)}, expected "
                     f"[D, {real.heads.shape[1]}]; quantised weights must be loaded unquantised",
                     EXIT_FAILURE)
-            return Finder(real, parts.projection, (block, projection), self.positions,
-                          self.watch.positions, self.stream_tolerance).find()
+            return between(real, parts.projection, (block, projection), self.positions,
+                           self.watch.positions, self.stream_tolerance)
         except CaptureError as error:
             raise CaptureError(f"layer {layer}: {block} ({type(parts.block).__name__}): {error}, "
                                "which a trace cannot describe", EXIT_FAILURE) from None
 
-    def _write(self, layer: int, call: LayerCall) -> None:
-        self.refuse_other_attention(layer, check_rows(call, self.checks))
-        weight = weight_of(self.modules[layer].projection).float().cpu().numpy()
-        heads, width = call.query.shape[0], call.value.shape[2]
-        self.writer.layer(
-            layer,
-            queries=call.query,
-            keys=call.key,
-            values=call.value,
-            # [D, Hq * dv] -> [Hq, dv, D]; a bias of the projection is the same for every kept set
-            # and no part of any head's share, so it is not stored.
-            wo=weight.T.reshape(heads, width, -1),
-            scale=call.scale,
-            softcap=call.softcap,
-            sliding_window=call.sliding_window,
-            sink=call.sink,
-            residual_norm=self.residual_norms.pop(layer),
-            check_output=call.check_output,
-            check_added=call.between.added,
-            gate=call.between.gate,
-            inner=call.between.inner,
-            outer=call.between.outer)
+    def _write(self, layer: int, call: dict) -> None:
+        self.refuse_other_attention(layer, call)
+        weight = as_array(weight_of(self.modules[layer].projection))
+        heads, width = len(call["queries"]), call["values"].shape[2]
+        # [D, Hq * dv] -> [Hq, dv, D]; a bias of the projection is the same for every kept set and no part
+        # of any head's share, so it is not stored.
+        self.writer.layer(layer, wo=weight.T.reshape(heads, width, -1),
+                          residual_norm=self.residual_norms.pop(layer), **call)

@@ -10,10 +10,9 @@ import inspect
 import numpy as np
 import torch
 
-from .cache_names import few_logits
 from .layers import find_attention_layers
-from .record import call_own_attention, off, replace_attention, running, tolerance
-from .rotations import Rotation, Rotations
+from .record import last_logits, listening, off, tolerance
+from .writer import Rotation, Rotations
 
 REGISTERED_NAME = "kvtrace_rotations"
 TOKENS = 24         # that run twice
@@ -71,35 +70,20 @@ def _candidates(asked: list[Rotation], size: int) -> list[Rotation]:
     return found
 
 
-class _Listener:
-    """Keys and queries of all layers, as they enter the softmax, at chosen positions."""
+def _heard(model, ids: list[int], positions: list[int], own_name: str | None) -> dict[int, tuple]:
+    """Queries and keys of all layers, as they enter the softmax, of tokens at chosen positions."""
+    modules = {layer.attention: index for index, layer in find_attention_layers(model).items()}
+    seen: dict[int, tuple] = {}
 
-    def __init__(self, model, own_name: str | None):
-        self.model = model
-        self.modules = {layer.attention: index
-                        for index, layer in find_attention_layers(model).items()}
-        self.own_name = own_name
-        self.seen: dict[int, tuple] = {}
+    def attend(own, module, query, key, value, attention_mask, **kwargs):
+        layer = modules.get(module)
+        if layer is not None and layer not in seen:
+            seen[layer] = tuple(one[0].detach().double().cpu().numpy() for one in (query, key))
+        return own(module, query, key, value, attention_mask, **kwargs)
 
-    def _attend(self, module, query, key, value, attention_mask, **kwargs):
-        layer = self.modules.get(module)
-        if layer is not None and layer not in self.seen:
-            self.seen[layer] = tuple(one[0].detach().double().cpu().numpy() for one in (query, key))
-        return call_own_attention(self.own_function, module, query, key, value, attention_mask,
-                                  kwargs)
-
-    def run(self, ids: list[int], positions: list[int]) -> dict[int, tuple]:
-        own, self.own_function = replace_attention(
-            self.model, REGISTERED_NAME, self._attend, self.own_name)
-        self.seen = {}
-        try:
-            with torch.inference_mode(), running(self.model):
-                self.model(input_ids=torch.tensor([ids], device=self.model.device),
-                           position_ids=torch.tensor([positions], device=self.model.device),
-                           use_cache=False)
-        finally:
-            self.model.set_attn_implementation(own)
-        return self.seen
+    with listening(model, REGISTERED_NAME, attend, own_name):
+        last_logits(model, [ids], position_ids=torch.tensor([positions], device=model.device))
+    return seen
 
 
 def own_positions(model, ids: list[int], beside: dict) -> str:
@@ -107,12 +91,9 @@ def own_positions(model, ids: list[int], beside: dict) -> str:
     give rows and columns of an image. Empty where they are."""
     if not takes_positions(model):
         return ""
-    tokens = torch.tensor([ids], device=model.device)
-    with torch.inference_mode(), running(model):
-        own, counted = (
-            model(input_ids=tokens, use_cache=False, **few_logits(model, 1), **beside,
-                  **positions).logits[0, -1].float()
-            for positions in ({}, {"position_ids": torch.arange(len(ids), device=model.device)[None]}))
+    positions = torch.arange(len(ids), device=model.device)[None]
+    own, counted = (last_logits(model, [ids], **beside, **given)[0]
+                    for given in ({}, {"position_ids": positions}))
     error = off(counted, own)
     return "" if error < tolerance(model, SAME_POSITIONS, SAME_POSITIONS_LOW_PRECISION) else (
         f"{type(model).__name__} gives tokens of images and sounds positions of their own: with 0, 1, "
@@ -129,19 +110,17 @@ def find_rotations(model, ids: list[int], layers, own_name: str | None = None) -
     Scalings that depend on the length (dynamic, longrope) are those of N tokens: the last token
     of the runs stands at N - 1, where it changes nothing of those before it.
     """
-    asked, name = _asked(model), type(model).__name__
-    if not asked and not takes_positions(model):
-        return Rotations({}, f"{name} rotates no keys: it has no rotary module, and its forward "
-                             "takes no position_ids")
+    name = type(model).__name__
     if not takes_positions(model):
-        return Rotations({}, f"{name}: its forward takes no position_ids, so that its rotation "
-                             "cannot be told")
+        return Rotations({}, f"{name}: its forward takes no position_ids, so that its rotation cannot be told"
+                         if _asked(model) else
+                         f"{name} rotates no keys: it has no rotary module, and its forward takes no "
+                         "position_ids")
     count = max(1, min(TOKENS, (len(ids) - 1) // 2))
     shift = max(1, min(LARGEST_SHIFT, len(ids) - 1 - count))
-    listener = _Listener(model, own_name)
     tokens = [*ids[:count], ids[-1]]
     last = max(len(ids) - 1, count + shift)
-    runs = [listener.run(tokens, [*range(begin, begin + count), last]) for begin in (0, shift)]
+    runs = [_heard(model, tokens, [*range(begin, begin + count), last], own_name) for begin in (0, shift)]
     most = tolerance(model, TOLERANCE, LOW_PRECISION)
     asked = _asked(model)   # dynamic scalings have changed them
     found, missing = {}, ""

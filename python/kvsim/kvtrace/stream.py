@@ -7,6 +7,7 @@ outputs and those that are the stream itself, and compares numbers where the two
 between is found by asking the modules on the way (trace-format.md 8), and proved by those numbers.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from .errors import EXIT_FAILURE, CaptureError
+from .layers import AttentionLayer
 
 MULTIPLICATIONS = (torch.ops.aten.mul.Tensor, torch.ops.aten.mul_.Tensor)
 SAME = 1e-4   # relative; the residual stream in numbers, put together from others by rounding
@@ -63,19 +65,42 @@ class Trail:
 
 
 class StreamWatch(TorchDispatchMode):
-    """Follows one block at a time: enter(), heads(), projected() and leave() are called where its
-    modules are. `positions` [R] are the rows that are compared."""
+    """Follows one block at a time. `positions` [R] are the rows that are compared."""
 
     def __init__(self, positions):
         super().__init__()
         self.positions = [int(p) for p in positions]
         self.trail: Trail | None = None
 
-    def enter(self, entering) -> None:
-        """A block begins; until leave() every operation is seen."""
-        self.trail = Trail(entering)
-        self.modules = torch.nn.modules.module.register_module_forward_pre_hook(self._passed)
-        self.__enter__()
+    def hooks(self, parts: AttentionLayer, done: Callable) -> list:
+        """Hooks that follow one layer, operation by operation, while its block runs: when that ends, well
+        or not, `done(trail, output)` is called. Where nobody tells what the heads put out, it is what the
+        projection is given."""
+        def enter(module, args, kwargs):
+            self.trail = Trail(args[0] if args else kwargs["hidden_states"])
+            self.modules = torch.nn.modules.module.register_module_forward_pre_hook(self._passed)
+            self.__enter__()
+
+        def projected(module, args, output):
+            if not self.trail:
+                return
+            if "heads" not in self.trail.found and args[0].dim() == 3:
+                self.heads(args[0][:, :, None])
+            self.trail.ours = {id(output): output}
+            flat = output.detach().reshape(-1, output.shape[-1])
+            self.trail.found |= {"given": self.rows_of(args[0]), "projected": self.rows_of(output),
+                                 "mean_squares": flat.float().square().mean(-1)}
+
+        def leave(module, args, output):
+            trail, self.trail = self.trail, None
+            if trail is not None:
+                self.__exit__(None, None, None)
+                self.modules.remove()
+                done(trail, output)
+
+        return [parts.block.register_forward_pre_hook(enter, with_kwargs=True),
+                parts.projection.register_forward_hook(projected),
+                parts.block.register_forward_hook(leave, always_call=True)]
 
     def heads(self, output) -> None:
         """Takes what the heads put out, [1, N, Hq, dv]."""
@@ -83,22 +108,6 @@ class StreamWatch(TorchDispatchMode):
             self.trail.ours = {id(output): output}
             self.trail.found = {"heads": self.rows_of(output), "head_outputs": output.detach()[0],
                                 "gates": [], "inner": [], "outer": []}
-
-    def projected(self, given, output) -> None:
-        """Takes what the output projection was given, and what it gives."""
-        if self.trail and "heads" in self.trail.found:
-            self.trail.ours = {id(output): output}
-            flat = output.detach().reshape(-1, output.shape[-1])
-            self.trail.found |= {"given": self.rows_of(given), "projected": self.rows_of(output),
-                                 "mean_squares": flat.float().square().mean(-1)}
-
-    def leave(self) -> Trail | None:
-        """The block ends, well or not; the caller asks contribution() of what was followed."""
-        trail, self.trail = self.trail, None
-        if trail is not None:
-            self.__exit__(None, None, None)
-            self.modules.remove()
-        return trail
 
     def contribution(self, trail: Trail, output) -> Contribution:
         """Says what the layer added, as its block gives `output`."""

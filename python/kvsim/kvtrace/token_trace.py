@@ -110,7 +110,7 @@ class TokenTrace(Trace):
 
         layer = self.layers[-1]
         keys = self.layer(layer).keys[:, :self.prompt_len].astype(np.float64)
-        found = loop.prompt_tensors(layer)[0]
+        found = loop.prompt_keys(layer)
         if found.shape != keys.shape:
             raise CaptureError(f"{self.path}: cannot compare the keys of layer {layer}: found "
                                f"{list(keys.shape)}, expected {list(found.shape)}")

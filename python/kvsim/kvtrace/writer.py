@@ -105,6 +105,43 @@ class PathNorm:
     rms: Any = None
 
 
+@dataclass(frozen=True)
+class Rotation:
+    """Pairs of dimensions turn by position * inv_freq [r], r <= d/2. A pair is (first + j,
+    first + j + r), layout half, or (first + 2j, first + 2j + 1), interleaved; the other dimensions
+    stay. Zeros are layers without positions, negative numbers turn the other way. The model
+    multiplies what it rotates by `attention_factor`; `scaling` is its name for how it comes to
+    these frequencies.
+    """
+
+    inv_freq: tuple[float, ...]
+    layout: str = "half"
+    first: int = 0
+    attention_factor: float = 1.0
+    scaling: str = "default"
+
+    def turn(self, rows: np.ndarray, by: float) -> np.ndarray:
+        """Rows [..., d] by a number of positions, in float64."""
+        turned = np.array(rows, dtype=np.float64)
+        count = len(self.inv_freq)
+        if self.layout == "half":
+            pairs = np.arange(count) + self.first, np.arange(count) + self.first + count
+        else:
+            pairs = self.first + 2 * np.arange(count), self.first + 2 * np.arange(count) + 1
+        cosine, sine = (f(by * np.array(self.inv_freq)) for f in (np.cos, np.sin))
+        a, b = turned[..., pairs[0]], turned[..., pairs[1]]
+        turned[..., pairs[0]], turned[..., pairs[1]] = a * cosine - b * sine, b * cosine + a * sine
+        return turned
+
+
+@dataclass
+class Rotations:
+    """By layer, of those that are proved; `missing`: why the others are not, in one line."""
+
+    layers: dict[int, Rotation]
+    missing: str = ""
+
+
 def place_of(wrong: np.ndarray) -> str:
     """The first place where `wrong` holds, e.g. "[1, 5, 3]", and at how many places it does."""
     count = int(np.count_nonzero(wrong))
@@ -145,7 +182,7 @@ class TraceWriter:
         self.sizes: dict[str, int] = {}      # of the first layer
         self.scale: float | None = None
         self.positions: np.ndarray | None = None
-        self.root: dict[str, Any] = {}
+        self.rotations: Rotations | None = None           # written when the first layer has said a head's size
 
     def __enter__(self) -> "TraceWriter":
         self.stack = ExitStack()   # closes the file, then gives it its name
@@ -162,7 +199,8 @@ class TraceWriter:
                 if not self.sizes:
                     raise CaptureError(f"{self.path}: no layer was written: call describe(...) once, "
                                        "then layer(...) for every layer", EXIT_USAGE)
-                self._write_root()
+                if self.rotations is not None:
+                    self._write_rotations(self.rotations)
         except BaseException:
             self.stack.__exit__(*sys.exc_info())
             raise
@@ -203,53 +241,37 @@ class TraceWriter:
                 raise CaptureError(f"{name}: found {len(given)}, expected one for each of {total} "
                                    "positions", EXIT_USAGE)
         self.positions, self.total_len = positions, total
-        self.root = {"model": model, "num_layers": int(num_layers), "prompt_len": int(prompt_len),
-                     "check_positions": check_positions, "tokens": tokens, "text": text,
-                     "latent_size": latent_size,
-                     "spans": sorted(spans, key=lambda span: (span[1], -span[2]))}
+        spans = sorted(spans, key=lambda span: (span[1], -span[2]))
+        for name, value in {
+            "format": "kvtrace", "version": 1, "model": model, "num_layers": int(num_layers),
+            "prompt_len": int(prompt_len), "total_len": total, "latent_size": latent_size,
+        }.items():
+            self.attribute(name, value)
+        self.array("query_position", positions)
+        self.array("check/query_position", check_positions, np.int64)
+        self.array("tokens/id", tokens, np.int32)
+        self.strings("tokens/text", text)
+        if spans:
+            self.strings("spans/name", [name for name, _, _ in spans])
+            self.array("spans/begin", [begin for _, begin, _ in spans], np.int64)
+            self.array("spans/end", [end for _, _, end in spans], np.int64)
         self.amend(source=source, inv_freq=inv_freq)
 
     def amend(self, *, source: Mapping[str, Any] | str | None = None, inv_freq: Any = None,
-              rotations: Any = None) -> None:
+              rotations: Rotations | None = None) -> None:
         """Adds what is known only after the layers: arguments as those of :meth:`describe`.
-        `rotations`: a Rotations (rotations.py) in the place of inv_freq."""
-        self.root |= {"source": source, "inv_freq": inv_freq, "rotations": rotations}
-
-    def _write_root(self) -> None:
-        """After the layers, the first of which says how large everything is."""
-        root = self.root
-        source = root["source"]
-        if source is not None and not isinstance(source, str):
-            source = json.dumps(source, sort_keys=True)
-        for name, value in {
-            "format": "kvtrace", "version": 1, "model": root["model"],
-            "num_layers": root["num_layers"], **self.sizes, "prompt_len": root["prompt_len"],
-            "total_len": self.total_len, "attention_scale": self.scale, "source": source,
-            "latent_size": root["latent_size"],
-        }.items():
-            if value is not None:
-                self.attribute(name, value)
-        self.array("query_position", self.positions)
-        if root["check_positions"] is not None:
-            self.array("check/query_position", np.asarray(root["check_positions"], dtype=np.int64))
-        if root["tokens"] is not None:
-            self.array("tokens/id", np.asarray(as_array(root["tokens"]), dtype=np.int32))
-        if root["text"] is not None:
-            self.strings("tokens/text", list(root["text"]))
-        if spans := root["spans"]:
-            self.strings("spans/name", [name for name, _, _ in spans])
-            self.array("spans/begin", np.array([b for _, b, _ in spans], dtype=np.int64))
-            self.array("spans/end", np.array([e for _, _, e in spans], dtype=np.int64))
-        if root["inv_freq"] is not None:
+        `rotations`: a Rotations in the place of inv_freq."""
+        self.attribute("source", source if source is None or isinstance(source, str) else
+                       json.dumps(source, sort_keys=True))
+        self.array("rope/inv_freq", inv_freq, np.float64)
+        if inv_freq is not None:
             self.attribute("rope_layout", "half")
-            self.array("rope/inv_freq", np.asarray(as_array(root["inv_freq"]), dtype=np.float64))
-        if root["rotations"] is not None:
-            self._write_rotations(root["rotations"])
+        if rotations is not None:
+            self.rotations = rotations
 
-    def _write_rotations(self, rotations: Any) -> None:
+    def _write_rotations(self, rotations: Rotations) -> None:
         """Once for the whole file where all layers turn whole heads alike, else layer by layer."""
-        if rotations.missing:
-            self.attribute("rope_missing", rotations.missing)
+        self.attribute("rope_missing", rotations.missing or None)
         kinds = set(rotations.layers.values())
         if len(kinds) == 1 and not rotations.missing and all(
                 one.attention_factor == 1 and 2 * len(one.inv_freq) == self.sizes["head_dim"]
@@ -257,15 +279,14 @@ class TraceWriter:
             only, = kinds
             self.attribute("rope_layout", only.layout)
             self.attribute("rope_scaling", only.scaling)
-            self.array("rope/inv_freq", np.asarray(only.inv_freq, dtype=np.float64))
+            self.array("rope/inv_freq", only.inv_freq, np.float64)
             return
         for layer, one in sorted(rotations.layers.items()):
             dataset = f"layers/{layer}/rope_inv_freq"
-            self.array(dataset, np.asarray(one.inv_freq, dtype=np.float64))
-            attributes = self.file[dataset].attrs
-            attributes["layout"], attributes["scaling"] = one.layout, one.scaling
-            attributes["first"] = np.int64(one.first)
-            attributes["attention_factor"] = float(one.attention_factor)
+            self.array(dataset, one.inv_freq, np.float64)
+            self.file[dataset].attrs.update(
+                layout=one.layout, scaling=one.scaling, first=np.int64(one.first),
+                attention_factor=float(one.attention_factor))
 
     def layer(self, index: int, *, queries: Any, keys: Any, values: Any, wo: Any,
               scale: float | None = None, softcap: float | None = None,
@@ -298,50 +319,42 @@ class TraceWriter:
         queries, keys, values, wo = map(as_array, (queries, keys, values, wo))
         scale = float(queries.shape[-1] ** -0.5 if scale is None else scale)
         self._keep_sizes(index, queries, keys, values, wo, scale)
-        self.value_dim = values.shape[2]
         group = f"layers/{index}"
         for name, tensor, called in (("q", queries, "queries"), ("k", keys, "keys"),
                                      ("v", values, "values"), ("wo", wo, "wo")):
             self.tensor(f"{group}/{name}", np.asarray(tensor, dtype=np.float32),
                         f"layer {index}: {called}")
         for name, given in (("residual_norm", residual_norm), ("check_output", check_output),
-                            ("check_added", check_added),
-                            ("attention_sink", sink)):
-            if given is not None:
-                self.array(f"{group}/{name}", np.asarray(as_array(given), dtype=np.float32))
-        self._write_path(index, gate, {"inner": (inner, wo.shape[:2]),
-                                       "outer": (outer, wo.shape[2:])}, len(queries))
-        own = scale if scale != self.scale else None
-        for name, value in (("attention_scale", own), ("softcap", softcap),
-                            ("sliding_window", sliding_window)):
-            if value is not None:
-                self.attribute(name, value, group)
-
-    def _write_path(self, index: int, gate: Any, norms: dict, heads: int) -> None:
-        """Writes what stands between heads and stream."""
-        group, stored = f"layers/{index}", len(self.positions)
+                            ("check_added", check_added), ("attention_sink", sink)):
+            self.array(f"{group}/{name}", given, np.float32)
         if gate is not None:
-            gate = np.asarray(as_array(gate), dtype=np.float32)
-            if gate.ndim != 3 or gate.shape[:2] != (heads, stored) or \
-                    gate.shape[2] not in (1, self.value_dim):
-                raise CaptureError(f"layer {index}: gate: found shape {list(gate.shape)}, expected "
-                                   f"[{heads}, {stored}, {self.value_dim}], or 1 as the last",
-                                   EXIT_USAGE)
-            self.tensor(f"{group}/gate", gate, f"layer {index}: gate")
-        for name, (norm, shape) in norms.items():
-            if norm is None:
-                continue
-            for what, given, wanted in (("gain", norm.gain, shape), ("rms", norm.rms, (stored,))):
-                if what == "rms" and norm.eps is None:
-                    continue
-                array = np.asarray(as_array(given), dtype=np.float32)
-                if array.size != np.prod(wanted) or not np.isfinite(array).all():
-                    raise CaptureError(f"layer {index}: {name}.{what}: found shape "
-                                       f"{list(array.shape)}, expected {list(wanted)} finite "
-                                       "numbers", EXIT_USAGE)
-                self.array(f"{group}/{name}_{what}", array.reshape(wanted))
-            if norm.eps is not None:
-                self.attribute(f"{name}_eps", float(norm.eps), group)
+            self._write_gate(index, gate, (len(queries), len(self.positions), values.shape[2]))
+        self._write_norm(index, "inner", inner, wo.shape[:2])
+        self._write_norm(index, "outer", outer, wo.shape[2:])
+        for name, value in (("attention_scale", scale if scale != self.scale else None),
+                            ("softcap", softcap), ("sliding_window", sliding_window)):
+            self.attribute(name, value, group)
+
+    def _write_gate(self, index: int, gate: Any, wanted: tuple[int, int, int]) -> None:
+        gate = np.asarray(as_array(gate), dtype=np.float32)
+        if gate.shape not in (wanted, (*wanted[:2], 1)):
+            raise CaptureError(f"layer {index}: gate: found shape {list(gate.shape)}, expected "
+                               f"{list(wanted)}, or 1 as the last", EXIT_USAGE)
+        self.tensor(f"layers/{index}/gate", gate, f"layer {index}: gate")
+
+    def _write_norm(self, index: int, name: str, norm: PathNorm | None, shape: tuple) -> None:
+        if norm is None:
+            return
+        parts = {"gain": (norm.gain, shape)}
+        if norm.eps is not None:
+            parts["rms"] = norm.rms, (len(self.positions),)
+            self.attribute(f"{name}_eps", float(norm.eps), f"layers/{index}")
+        for what, (given, wanted) in parts.items():
+            array = np.asarray(as_array(given), dtype=np.float32)
+            if array.size != np.prod(wanted) or not np.isfinite(array).all():
+                raise CaptureError(f"layer {index}: {name}.{what}: found shape {list(array.shape)}, "
+                                   f"expected {list(wanted)} finite numbers", EXIT_USAGE)
+            self.array(f"layers/{index}/{name}_{what}", array.reshape(wanted))
 
     def probe(self, name: str, *, positions: Any, part_begin: Any = (0,), reads: Any = None,
               tokens: Any = None, text: Any = None, answer_begin: int | None = None,
@@ -361,19 +374,14 @@ class TraceWriter:
         if not self.sizes:
             raise CaptureError("probe() before layer()", EXIT_USAGE)
         group = f"probes/{name}"
-        self.array(f"{group}/position", np.asarray(positions, dtype=np.int64))
-        self.array(f"{group}/part_begin", np.asarray(part_begin, dtype=np.int64))
-        if reads is not None:
-            for at, end in enumerate(("read_begin", "read_end")):
-                self.array(f"{group}/{end}", np.asarray(reads, dtype=np.int64)[:, at])
-        if tokens is not None:
-            self.array(f"{group}/token_id", np.asarray(as_array(tokens), dtype=np.int32))
-        if text is not None:
-            self.strings(f"{group}/token_text", list(text))
-        if answer_begin is not None:
-            self.file[group].attrs["answer_begin"] = np.int64(answer_begin)
-        if checks is not None:
-            self.array(f"{group}/check_token", np.asarray(checks, dtype=np.int64))
+        self.array(f"{group}/position", positions, np.int64)
+        self.array(f"{group}/part_begin", part_begin, np.int64)
+        for at, end in enumerate(("read_begin", "read_end")) if reads is not None else ():
+            self.array(f"{group}/{end}", np.asarray(reads)[:, at], np.int64)
+        self.array(f"{group}/token_id", tokens, np.int32)
+        self.strings(f"{group}/token_text", text)
+        self.attribute("answer_begin", answer_begin, group)
+        self.array(f"{group}/check_token", checks, np.int64)
 
     def probe_rows(self, index: int, name: str, *, first: int = 0, **arrays: Any) -> None:
         """Writes what one layer says of tokens first, first + 1, ... of a probe.
@@ -393,26 +401,17 @@ class TraceWriter:
             if given is None:
                 continue
             values = np.asarray(as_array(given), dtype=np.float32)
-            dataset = f"{group}/{STORED_PROBE_NAMES.get(argument, argument)}"
+            dataset, begin, count = f"{group}/{STORED_PROBE_NAMES.get(argument, argument)}", first, total
             if argument in STORED_PROBE_NAMES:
-                self.rows(dataset, self.stored(dataset, values), first, total)
+                values = self.stored(dataset, values)
             elif argument == "check_output":
                 checks = self.file[f"{about}/check_token"][:]
-                self.rows(dataset, values, int((checks < first).sum()), len(checks))
-            else:
-                self.rows(dataset, values, first, total)
-
-    def rows(self, name: str, values: np.ndarray, first: int, total: int) -> None:
-        """Rows first.. of a dataset of `total` rows: of its second axis, or its only one."""
-        axis = min(1, values.ndim - 1)
-        if name not in self.file:
-            check_room(self.path, values.nbytes // max(1, values.shape[axis]) * total)
-            shape = values.shape[:axis] + (total,) + values.shape[axis + 1 :]
-            self.file.create_dataset(name, shape=shape, dtype=values.dtype)
-            if values.dtype == np.uint16:
-                self.file[name].attrs["encoding"] = "bfloat16"
-        where = (slice(None),) * axis + (slice(first, first + values.shape[axis]),)
-        self.file[name][where] = values
+                begin, count = int((checks < first).sum()), len(checks)
+            axis = min(1, values.ndim - 1)   # of the tokens
+            if dataset not in self.file:
+                self._create(dataset, values.dtype, (*values.shape[:axis], count, *values.shape[axis + 1:]))
+            where = (slice(None),) * axis + (slice(begin, begin + values.shape[axis]),)
+            self.file[dataset][where] = values
 
     def _keep_sizes(self, index: int, queries, keys, values, wo, scale: float) -> None:
         """The root attributes come from the first layer; later ones must fit."""
@@ -431,28 +430,37 @@ class TraceWriter:
                  "hidden_size": wo.shape[-1]}
         if not self.sizes:
             self.sizes, self.scale = sizes, scale
+            for name, value in {**sizes, "attention_scale": scale}.items():
+                self.attribute(name, value)
         if sizes != self.sizes:
             raise CaptureError(f"layer {index}: shapes {sizes}, but earlier layers have "
                                f"{self.sizes}; choose layers of one shape", EXIT_FAILURE)
 
-    def attribute(self, name: str, value, group: str = "/") -> None:
-        self.file.require_group(group).attrs[name] = value
+    def attribute(self, name: str, value: Any, group: str = "/") -> None:
+        """None is not written, here and below."""
+        if value is not None:
+            self.file.require_group(group).attrs[name] = value
 
-    def array(self, name: str, values: np.ndarray) -> None:
-        """Writes integers, float32 or float64 as they are."""
-        check_room(self.path, values.nbytes)
-        self.file.create_dataset(name, data=np.ascontiguousarray(values))
+    def array(self, name: str, values: Any, kind: Any = None) -> None:
+        """Writes numbers of a type, or as they are."""
+        if values is not None:
+            values = np.ascontiguousarray(as_array(values), dtype=kind)
+            self._create(name, values.dtype, values.shape, values)
 
-    def strings(self, name: str, values: list[str]) -> None:
-        check_room(self.path, sum(16 + len(one.encode()) for one in values))
-        self.file.create_dataset(name, data=values, dtype=h5py.string_dtype("utf-8"))
+    def strings(self, name: str, values: Sequence[str] | None) -> None:
+        if values is not None:
+            check_room(self.path, sum(16 + len(one.encode()) for one in values))
+            self.file.create_dataset(name, data=list(values), dtype=h5py.string_dtype("utf-8"))
 
     def tensor(self, name: str, values: np.ndarray, called: str = "") -> None:
         """Writes float32 [..] in the stored type."""
         stored = self.stored(name, values, called)
-        check_room(self.path, stored.nbytes)
-        dataset = self.file.create_dataset(name, data=stored)
-        if self.stored_type == "bfloat16":
+        self._create(name, stored.dtype, stored.shape, stored)
+
+    def _create(self, name: str, kind: np.dtype, shape: tuple, values: np.ndarray | None = None) -> None:
+        check_room(self.path, int(np.prod(shape)) * kind.itemsize)
+        dataset = self.file.create_dataset(name, shape, kind, values)
+        if kind == np.uint16:
             dataset.attrs["encoding"] = "bfloat16"
 
     def stored(self, name: str, values: np.ndarray, called: str = "") -> np.ndarray:
