@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from numbers import Integral, Real
+from numbers import Integral
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
@@ -23,27 +23,25 @@ Budgets = str | float | int | Iterable[str | float | int]
 Layers = int | Sequence[int] | str
 
 
+def _several(given: Any) -> list:
+    """One, or several."""
+    alone = isinstance(given, (str, Mapping, PathLike)) or not isinstance(given, Iterable)
+    return [given] if alone else list(given)
+
+
 def _budgets(given: Budgets | None) -> str | None:
     """As the program reads them: 0.2 is a ratio, 128 a count, "20%" and "0.1:0.9:0.1" as typed."""
     if given is None:
         return None
-    several = [given] if isinstance(given, (str, Real)) else list(given)
-    if not several:
+    if not (several := _several(given)):
         raise UsageError("budgets: found none, expected at least one, such as 0.2 or 128")
     return ",".join(one if isinstance(one, str) else str(one) if isinstance(one, Integral)
                     else numpy.format_float_positional(one, trim="0") for one in several)
 
 
-def _names(given: str | Iterable[str]) -> list[str]:
-    """One name, or several."""
-    return [given] if isinstance(given, str) else list(given)
-
-
 def _numbers(given: Layers | None) -> list[int] | None:
     """The layers by number; None for all, and for a text, which the program reads."""
-    if given is None or isinstance(given, str):
-        return None
-    return [given] if isinstance(given, Integral) else list(given)
+    return None if given is None or isinstance(given, str) else _several(given)
 
 
 def _layers(given: Layers | None) -> str | None:
@@ -108,10 +106,10 @@ def replay(trace: str | PathLike | Trace, policies: PolicyLike | Iterable[Policy
         target = Path(out) if out is not None else Path(folder) / "results.nc"
         words += ["-o", target, *options(
             policy=[one.record for one in chosen], budget=_budgets(budgets),
-            layers=_layers(layers), later=later, metric=_names(metrics), save_keep=save_keep,
+            layers=_layers(layers), later=later, metric=_several(metrics), save_keep=save_keep,
             per_head=per_head, fragility=fragility, importance=importance, scope=scope,
             outlier=outlier, wo_steps=wo_steps, horizon=horizon,
-            span_complement=_names(span_complement), seed=seed,
+            span_complement=_several(span_complement), seed=seed,
             backend=backend, threads=threads, overwrite=overwrite)]
         run(words, progress)
         return open_results(target)
@@ -165,10 +163,6 @@ def sweep(config: str | PathLike | Mapping[str, Any], out: str | PathLike, *,
         run(["sweep", file or _write_config(config, Path(folder)), *words, *options(trace=chosen)],
             progress)
     return [open_results(one) for one in sorted(Path(out).glob("*.nc"))]
-
-
-def _several(given: Any) -> list:
-    return list(given) if isinstance(given, (list, tuple)) else [given]
 
 
 def _functions_of(config: Mapping[str, Any]) -> list[Policy]:
