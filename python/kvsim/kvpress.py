@@ -6,26 +6,26 @@ where the trace knows it. What a trace does not hold is NaN there, so that a pre
 is found out instead of being given something else.
 """
 
-import inspect
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .errors import UsageError
+from .kvtrace.writer import Rotation
 from .policy import Policy
+from .scoring import source_of
 from .trace import Layer
 
 if TYPE_CHECKING:
     import torch
 
 
-def _rotated(x: "torch.Tensor", cos: "torch.Tensor", sin: "torch.Tensor") -> "torch.Tensor":
-    """x [.., d] turned by the angles, halves of a head paired."""
+def _tensor(array: np.ndarray) -> "torch.Tensor":
+    """Read-only views of the file become tensors of their own, in float32."""
     import torch
 
-    half = x.shape[-1] // 2
-    return x * cos + torch.cat((-x[..., half:], x[..., :half]), dim=-1) * sin
+    return torch.from_numpy(np.array(array, dtype=np.float32))
 
 
 class _Stage:
@@ -38,56 +38,46 @@ class _Stage:
         self.n = layer.keys.shape[1]
         self.heads, _, self.dim = layer.queries.shape
         self.kv_heads = layer.keys.shape[0]
-        # Read-only views of the file become tensors of their own, in float32.
-        tensor = lambda array: torch.from_numpy(np.array(array, dtype=np.float32))  # noqa: E731
-        self.keys, self.values = tensor(layer.keys)[None], tensor(layer.values)[None]
-        queries = torch.full((self.heads, self.n, self.dim), torch.nan)
-        queries[:, torch.from_numpy(layer.query_positions)] = tensor(layer.queries)
-        self.angles = self._angles(torch.arange(self.n)[None])
-        if self.angles is None:
+        self.keys, self.values = _tensor(layer.keys)[None], _tensor(layer.values)[None]
+        queries, keys = np.full((self.heads, self.n, self.dim), np.nan, np.float32), layer.keys
+        queries[:, layer.query_positions] = layer.queries
+        if layer.inv_freq is None:
             # Rotated queries and a rotation by nothing; keys before their rotation are unknown.
             ones = torch.ones(1, self.n, self.dim)
             self.embeddings = (ones, torch.zeros_like(ones))
-            keys = torch.full_like(self.keys[0], torch.nan)
+            keys = np.full(keys.shape, np.nan)
         else:
-            self.embeddings = self.angles
-            cos, sin = self.angles
-            squared = self.layer.attention_factor ** 2
-            cos, sin = cos / squared, sin / squared
-            queries, keys = _rotated(queries, cos, -sin), _rotated(self.keys[0], cos, -sin)
-        self.hidden = torch.cat([self._flat(one) for one in (queries, keys, self.values[0])], 1)[
-            None]
+            self.embeddings = self._angles(torch.arange(self.n)[None])
+            rotation = Rotation(tuple(layer.inv_freq))
+            queries, keys = (rotation.turn(one, -np.arange(self.n)[:, None]) / layer.attention_factor
+                             for one in (queries, keys))
+        self.hidden = torch.cat([self._flat(one) for one in (
+            _tensor(queries), _tensor(keys), self.values[0])], 1)[None]
 
     def _flat(self, heads: "torch.Tensor") -> "torch.Tensor":
         return heads.transpose(0, 1).reshape(self.n, -1)
 
-    def _angles(self, positions: "torch.Tensor") -> "tuple[torch.Tensor, torch.Tensor] | None":
+    def _angles(self, positions: "torch.Tensor") -> "tuple[torch.Tensor, torch.Tensor]":
         import torch
 
-        if self.layer.inv_freq is None:
-            return None
         frequencies = torch.from_numpy(np.array(self.layer.inv_freq, dtype=np.float64))
         angles = torch.cat([positions[..., None].double() * frequencies] * 2, dim=-1)
         factor = self.layer.attention_factor
         return (factor * angles.cos()).float(), (factor * angles.sin()).float()
 
     def _rotary(self, _: Any, positions: "torch.Tensor") -> "tuple[torch.Tensor, torch.Tensor]":
-        found = self._angles(positions)
-        if found is None:
+        if self.layer.inv_freq is None:
             raise UsageError("the press needs the model's rotation, which the trace does not hold "
                              "(rope/inv_freq)")
-        return found
+        return self._angles(positions)
 
     def module(self, attentions: bool) -> SimpleNamespace:
         """The part that presses read of an attention module of transformers."""
-        import torch
-
         layer, width = self.layer, self.layer.values.shape[2]
         ends = np.cumsum([0, self.heads * self.dim, self.kv_heads * self.dim,
                           self.kv_heads * width])
         cut = [lambda hidden, a=a, b=b: hidden[..., a:b] for a, b in zip(ends, ends[1:])]
-        weight = torch.from_numpy(np.array(layer.wo, dtype=np.float32)).reshape(
-            self.heads * width, -1).T
+        weight = _tensor(layer.wo).reshape(self.heads * width, -1).T
         config = SimpleNamespace(num_attention_heads=self.heads, num_key_value_heads=self.kv_heads,
                                  head_dim=self.dim, hidden_size=weight.shape[0],
                                  num_hidden_layers=layer.num_layers,
@@ -103,8 +93,7 @@ class _Stage:
         import torch
 
         rows = torch.full((1, self.heads, self.n, self.n), torch.nan)
-        rows[0, :, torch.from_numpy(self.layer.query_positions)] = torch.from_numpy(
-            self.layer.attention())
+        rows[0, :, torch.from_numpy(self.layer.query_positions)] = _tensor(self.layer.attention())
         return rows
 
 
@@ -114,11 +103,7 @@ class Press:
     def __init__(self, press: Any):
         self.press = press
         self.__name__ = type(press).__name__
-        try:
-            source = inspect.getsource(type(press))
-        except (OSError, TypeError):
-            source = ""
-        self.kvsim_source = f"# {press!r}\n{source}"
+        self.kvsim_source = f"# {press!r}\n{source_of(type(press))}"
 
     def __call__(self, layer: Layer) -> np.ndarray:
         """The press's scores on the prompt of one layer."""
