@@ -137,26 +137,24 @@ MEASURES = (
 
 def draw(first, names, options, panels):
     looks = [style.mark_style(i) for i in range(len(names))]
-    rows, columns = style.panel_grid(len(panels), 2)
     _, size, height = style.row_labels([row for panel in panels for row in panel[2]])
     most = max(len(panel[2]) for panel in panels)
     budget = first.budget_text(first.nearest_budget(options.budget))
-    fig, axes = style.frame(
+    fig, axes = style.panels(
         "Estimates of the true risk over traces" if panels[0][0].startswith(RISK) else
         f"Dynamics of attention over traces, policies at budget {budget}",
         f"{first.model}, {len(names)} trace{'s' if len(names) > 1 else ''}, "
         f"means over {counted(len(first.layers), 'layer')}"
         + ("; bar and line: mean over traces, 95 % interval (t)" if len(names) > 1 else ""),
-        rows, columns, 0.4 + max(height, 0.26) * most,
+        len(panels), 2, 0.4 + max(height, 0.26) * most,
         [style.key(name, look) for name, look in zip(names, looks)])
     table = []
-    for ax, (title, unit, values) in zip(axes.flat, panels):
+    for ax, (title, unit, values) in zip(axes, panels):
         ax.set(title=title.removeprefix(RISK), xlabel=unit)
         ax.set_yticks(range(len(values)), [style.wrapped(row) for row in values], fontsize=size)
         summaries = draw_panel(ax, unit, list(values.values()), looks)
         table += [[title.removeprefix(RISK), row, *summary, *own]
                   for (row, own), summary in zip(values.items(), summaries)]
-    style.hide_unused(axes, len(panels))
     style.numbers(fig, ["measure", "row", "mean", "low", "high", *names], table)
     return fig
 

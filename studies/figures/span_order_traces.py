@@ -36,17 +36,16 @@ def draw(several, spans, policies):
     found, (reference, *_) = zip(*(correlations(results) for results in several))
     found = load.stacked(found, "trace").sel(policy=policies, budget=several[0].budgets < reference)
     found = found.sortby("budget").transpose("policy", "budget", "trace")
-    rows, columns = style.panel_grid(len(policies), 4)
-    fig, axes = style.frame(
+    fig, axes = style.panels(
         "Order of the spans by class score, over traces",
         f"{several[0].model}, {counted(len(several), 'trace')}; Spearman's rank correlation "
         f"over {counted(len(spans), 'span')} with the order at budget {several[0].budget_text(reference)}\ncircles: traces "
         "(none where all scores are equal); line and bars: mean over them and its 95 % "
         "interval (t)",
-        rows, columns, 1.45, (), (style.BUDGET, "rank correlation"),
+        len(policies), 4, 1.45, (), (style.BUDGET, "rank correlation"),
         sharex=True, sharey=True)
     at, table = found.budget, []
-    for ax, policy in zip(axes.flat, policies):
+    for ax, policy in zip(axes, policies):
         means, bands = [], []
         ax.plot(at, found.sel(policy=policy), "o", color=style.COLOURS[0],
                 fillstyle="none", markersize=2.4, markeredgewidth=0.5, zorder=1)
@@ -61,6 +60,5 @@ def draw(several, spans, policies):
         ax.set_ylim(-1.05, 1.05)
         ax.axhline(0, **style.DOTTED)
         ax.set_title(style.wrapped(policy, 30), fontsize=6)
-    style.hide_unused(axes, len(policies))
     style.numbers(fig, ["policy", "budget", "traces", "mean", "low", "high"], table)
     return fig

@@ -150,17 +150,25 @@ def geometric(values, dim, **options):
     return xarray.where((values <= 0).all(dim), 0, mean)
 
 
-def draw_damage(ax, lost, measure, base, others, variants):
-    """One measure of the whole cache, geometric mean over texts, of {record: look}: `others`, and `variants`
-    of a policy with crosses where they wreck half of the texts."""
-    for record, look in (others | variants).items():
-        own = over_texts(lost.damage[measure], record)
-        measured = own.dropna("budget")
-        ax.plot(measured.budget, measured, **look)
-        if record in variants:
-            bad = lost.wrecked(record, base).mean("text") >= 0.5
-            ax.plot(own.budget[bad], own[bad], **CROSS)
-    ax.set_ylim(bottom=0)
+def draw_damage(axes, lost, base, others, variants):
+    """A panel per measure of the whole cache, geometric mean over texts, of {record: look}: `others`, random
+    and `variants` of a policy with crosses where they wreck half of the texts."""
+    random = {lost.random: RANDOM} if lost.random else {}
+    for ax, damage in zip(axes, lost.damage.values()):
+        for record, look in (others | random | variants).items():
+            own = over_texts(damage, record)
+            measured = own.dropna("budget")
+            ax.plot(measured.budget, measured, **look)
+            if record in variants:
+                bad = lost.wrecked(record, base).mean("text") >= 0.5
+                ax.plot(own.budget[bad], own[bad], **CROSS)
+        ax.set_ylim(bottom=0)
+
+
+def name_rows(axes, lost, first):
+    """Labels of the rows: of the first, and of the measures of the whole cache."""
+    for ax, label in zip(axes[:, 0], [first, *lost.damage]):
+        ax.set_ylabel(label.replace(" (", "\n("))
 
 
 def unconstrained(keys):

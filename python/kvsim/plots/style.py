@@ -25,7 +25,7 @@ from ..whole import whole_file  # noqa: E402
 from . import load, looks  # noqa: E402
 from .axes import (BUDGET, budget_axis, budget_label, error_axis, layer_axis, layer_ticks,  # noqa: E402, F401
                    legible, log_ticks, say_log, slanted_ticks)
-from .widths import NARROW, NARROW_HEIGHT, WIDTHS, break_lines, characters, fit_titles, width  # noqa: E402
+from .widths import NARROW, NARROW_HEIGHT, WIDTHS, break_lines, characters, fit_titles, width, wrapped_lines  # noqa: E402
 
 PAD = 0.04           # inches around everything that the layout places
 MOST_LINES = 10      # more lines than this in one panel cannot be told apart
@@ -215,6 +215,14 @@ def frame(title, subtitle, rows, columns, panel_height, keys=(), labels=("", "")
     return fig, panels.subplots(down, across, squeeze=False, **subplots).reshape(rows, columns)
 
 
+def panels(title, subtitle, count, most_columns, height, keys=(), labels=("", ""), **subplots):
+    """A frame of `count` panels in rows of at most so many; the figure and a list of its axes."""
+    rows, columns = panel_grid(count, most_columns)
+    fig, axes = frame(title, subtitle, rows, columns, height, keys, labels, **subplots)
+    hide_unused(axes, count)
+    return fig, list(axes.flat[:count])
+
+
 def legend_below(fig, keys):
     """A legend of as few rows as there is room for."""
     for rows in range(1, len(keys) + 1):
@@ -237,20 +245,19 @@ def titles(policies, most):
     return found, max(title.count("\n") + 1 for title in found)
 
 
-def dot_panels(results, policies, title, about, panels, most_columns):
+def dot_panels(results, policies, title, about, values_of, most_columns):
     """The panels of `budget_panels` where there is one budget: a row per policy, with a dot."""
     labels, size, row = row_labels(policies)
-    rows, columns = panel_grid(len(panels), most_columns)
-    fig, axes = frame(f"{title} at budget {results.budget_text(results.budgets[0])}",
-                      results.subtitle + about, rows, columns, 0.7 + row * len(policies), sharey=True)
-    for ax, (text, values) in zip(axes.flat, panels.items()):
+    fig, axes = panels(f"{title} at budget {results.budget_text(results.budgets[0])}",
+                       results.subtitle + about, len(values_of), most_columns,
+                       0.7 + row * len(policies), sharey=True)
+    for ax, (text, values) in zip(axes, values_of.items()):
         for y, policy in enumerate(policies):
             look = policy_style(results, policy)
             ax.plot(values.sel(policy=policy), [y], color=look["color"], marker=look["marker"] or "o")
         colour_rows(ax, results, policies, labels, size)
         ax.set(ylim=(len(policies) - 0.5, -0.5), title=text)
-    hide_unused(axes, len(panels))
-    return fig, axes.flat[:len(panels)]
+    return fig, axes
 
 
 def narrow(name, width=12):
@@ -299,23 +306,19 @@ def hide_unused(axes, count):
 
 def panel_title(ax, text, columns):
     """A title of a panel that is one of `columns` beside each other; each of its lines over up to three."""
-    room = characters(114) // columns
-    ax.set_title("\n".join(part for line in text.split("\n") for part in textwrap.wrap(
-        line, room, max_lines=3, placeholder=" …")))
+    ax.set_title(wrapped_lines(text, characters(114) // columns, max_lines=3, placeholder=" …"))
 
 
-def budget_panels(results, policies, title, about, panels, most_columns, height, ylabel="", keys=()):
+def budget_panels(results, policies, title, about, values_of, most_columns, height, ylabel="", keys=()):
     """A panel for each of {title: values [policy, budget]} with a line per policy over the budget; the
     figure, and its axes in this order. `keys` stand behind those of the policies."""
-    rows, columns = panel_grid(len(panels), most_columns)
-    fig, axes = frame(title, results.subtitle + about, rows, columns, height,
-                      [*policy_keys(results, policies), *keys], (budget_label(results), ylabel),
-                      sharex=True)
-    for ax, (text, values) in zip(axes.flat, panels.items()):
+    fig, axes = panels(title, results.subtitle + about, len(values_of), most_columns, height,
+                       [*policy_keys(results, policies), *keys], (budget_label(results), ylabel),
+                       sharex=True)
+    for ax, (text, values) in zip(axes, values_of.items()):
         budget_lines(ax, results, policies, values)
-        panel_title(ax, text, columns)
-    hide_unused(axes, len(panels))
-    return fig, axes.flat[:len(panels)]
+        panel_title(ax, text, panel_grid(len(values_of), most_columns)[1])
+    return fig, axes
 
 
 def budget_lines(ax, results, policies, values):

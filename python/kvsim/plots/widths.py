@@ -21,12 +21,16 @@ def characters(of_screen):
     return round(of_screen * width() / WIDTHS["screen"])
 
 
+def wrapped_lines(text, most, **how):
+    """The lines of a text, each broken at `most` characters."""
+    return "\n".join(part for line in text.split("\n") for part in textwrap.wrap(line, most, **how))
+
+
 def break_lines(text, most):
     """Breaks the lines of a text above the panels at `most` characters, or before they leave the figure."""
     whole = text.get_text()
     while most > 8:
-        text.set_text("\n".join(part for line in whole.split("\n")
-                                for part in textwrap.wrap(line, most)))
+        text.set_text(wrapped_lines(whole, most))
         if text.get_window_extent().width <= (width() - 0.12) * text.figure.dpi:
             return
         most -= 1
@@ -40,6 +44,4 @@ def fit_titles(fig):
         wide = ax.title.get_window_extent().width
         if wide > room:
             most = int(max(map(len, text.split("\n"))) * room / wide)
-            ax.set_title("\n".join(part for line in text.split("\n")
-                                   for part in textwrap.wrap(line, max(8, most))),
-                         fontsize=ax.title.get_fontsize())
+            ax.set_title(wrapped_lines(text, max(8, most)), fontsize=ax.title.get_fontsize())

@@ -20,15 +20,14 @@ def draw(results, options):
     error = results.variable("stream_error_rms", "policy", "budget")
     chosen = results.data.attrs.get("equal_bytes")
     told = f"\nbudgets are shares of the full cache's bytes ({chosen})" if chosen else ""
-    rows, columns = style.panel_grid(len(FORMS), 3)
     looks = style.line_looks(results, results.policies)
-    fig, axes = style.frame(
+    fig, axes = style.panels(
         "Stream error by bytes held",
         f"{results.subtitle}{measures.layers_note([results])}{told}\n"
-        "Each marker is a budget. Lower and further left is better.", rows, columns, 2.2,
+        "Each marker is a budget. Lower and further left is better.", len(FORMS), 3, 2.2,
         style.policy_keys(results, results.policies), ("bytes held (MiB)", LABEL), sharex=True,
         sharey=True)
-    for ax, (variable, title) in zip(axes.flat, FORMS.items()):
+    for ax, (variable, title) in zip(axes, FORMS.items()):
         held = results.variable(variable, "policy", "budget") / MEBIBYTE
         points = xarray.Dataset({"held": held, "error": error.where(error > 0)})
         for policy, look in looks.items():
@@ -40,5 +39,4 @@ def draw(results, options):
         places.mark(ax, "x", "bytes")
         for axis in (ax.xaxis, ax.yaxis):
             style.log_ticks(axis, every=(1, 2, 5))
-    style.hide_unused(axes, len(FORMS))
     return fig

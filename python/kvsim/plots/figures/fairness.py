@@ -44,13 +44,9 @@ def draw(model, lost, bases, group, note):
     table = []
     for column, base in zip(axes.T, group):
         table += draw_gains(column[0], lost, base, bases[base], looks)
-        for ax, measure in zip(column[1:], lost.damage):
-            losses.draw_damage(
-                ax, lost, measure, base,
-                {base: PLAIN} | ({lost.random: losses.RANDOM} if lost.random else {}),
-                {one: looks[losses.change(one, base)] for one in bases[base]})
-    for ax, label in zip(axes[:, 0], ["gain (fraction of importance)", *lost.damage]):
-        ax.set_ylabel(label.replace(" (", "\n("))
+        losses.draw_damage(column[1:], lost, base, {base: PLAIN},
+                           {one: looks[losses.change(one, base)] for one in bases[base]})
+    losses.name_rows(axes, lost, "gain (fraction of importance)")
     style.numbers(fig, ["policy", "variant", "mean", "deviation", "low", "high", "wrecked",
                         *(f"{what}budget {budget:g}" for what in ("", *(
                             f"{measure}, " for measure in lost.damage), "texts wrecked, ")

@@ -31,15 +31,14 @@ def draw(results, options, cases):
     theta, bound, applicable, violated, _ = (table(results, options, name) for name in NEEDS)
     looks = {"measured change of the output": style.line_style(0),
              "bound, where it applies": style.line_style(1)}
-    rows, columns = style.panel_grid(len(cases), 4)
-    fig, axes = style.frame(
+    fig, axes = style.panels(
         f"What merged pairs change at budget {results.budget_text(budget)}, and its bounds",
         f"{results.subtitle}\nmedians over pairs; line: median over layers; band: range over "
         "layers; below each delay: share of pairs the bound applies to, and of those beyond it",
-        rows, columns, 2.2, [style.key(*one) for one in looks.items()],
+        len(cases), 4, 2.2, [style.key(*one) for one in looks.items()],
         ("steps since the merge", "norm, before W_O (model units)"), sharey=True)
     at = np.arange(delays.size)
-    for ax, case in zip(axes.flat, cases):
+    for ax, case in zip(axes, cases):
         for values, look in zip((theta, bound), looks.values()):
             values = values.sel(case).assign_coords(delay=at).dropna("delay", how="all")
             if values.size:
@@ -53,5 +52,4 @@ def draw(results, options, cases):
                                                       for one in own)])
                            for delay, *own in zip(delays, *shares)])
         ax.set_title(f"{style.wrapped(case['policy'], 28)}\nbound: {case['bound']}")
-    style.hide_unused(axes, len(cases))
     return fig

@@ -80,15 +80,11 @@ def draw(where, lost, grids, bases, note):
     table = []
     for column, base in zip(axes.T, bases):
         table += draw_shares(column[0], lost, base, grids[base])
-        for ax, measure in zip(column[1:], lost.damage):
-            losses.draw_damage(ax, lost, measure, base,
-                               {lost.random: losses.RANDOM} if lost.random else {},
-                               {record: looks[value] for value, record in grids[base].items()})
-            ax.set_xlabel(style.BUDGET)
-            # A closed loop may have few budgets.
-            ax.set_xlim(lost.budgets.min() - 0.04, lost.budgets.max() + 0.04)
-    for ax, label in zip(axes[:, 0], ["share of budgets", *lost.damage]):
-        ax.set_ylabel(label.replace(" (", "\n("))
+        losses.draw_damage(column[1:], lost, base, {},
+                           {record: looks[value] for value, record in grids[base].items()})
+        for ax in column[1:]:   # a closed loop may have few budgets
+            ax.set(xlabel=style.BUDGET, xlim=(lost.budgets.min() - 0.04, lost.budgets.max() + 0.04))
+    losses.name_rows(axes, lost, "share of budgets")
     style.numbers(fig, ["policy", "lambda", "optimal", "of", "optimal_all", "of_all", "share",
                         "low", "high", "wrecked", "optimal_unwrecked",
                         *(f"{measure}, geometric mean over measured budgets below 1"

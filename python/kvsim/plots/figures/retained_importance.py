@@ -35,15 +35,14 @@ def draw(results, options):
         values = values.isel(policy=np.argsort(-means, kind="stable"))
     labels, size, row = style.row_labels(values.policy.values.tolist())
     height = 1.5 if lines else 0.3 + row * len(policies)
-    rows, columns = style.panel_grid(len(layers), 4 if len(layers) <= 12 else 5)
-    fig, axes = style.frame(
+    fig, axes = style.panels(
         f"Retained importance over steps at budget {results.budget_text(budget)}",
-        f"{results.subtitle}\n{LINES if lines else MAPS}", rows, columns,
+        f"{results.subtitle}\n{LINES if lines else MAPS}", len(layers), 4 if len(layers) <= 12 else 5,
         height if len(layers) > 1 else max(2.9, height),
         style.policy_keys(results, policies, values) if lines else (),
         ("step (position of the query, tokens)", "retained importance (fraction)" if lines else ""),
         sharex=True, sharey=True)
-    for layer, ax in zip(layers, axes.flat):
+    for layer, ax in zip(layers, axes):
         if lines:
             panel(ax, results, policies, values.sel(layer=layer))
         else:
@@ -51,9 +50,8 @@ def draw(results, options):
             style.colour_rows(ax, results, values.policy.values, labels, size)
         ax.set_title(f"layer {layer}")
         ax.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10], integer=True))
-    style.hide_unused(axes, len(layers))
     if not lines:
-        fig.colorbar(image, ax=list(axes.flat[:len(layers)]), label="retained importance (fraction)",
+        fig.colorbar(image, ax=axes, label="retained importance (fraction)",
                      pad=0.01, fraction=0.02, aspect=30)
     return fig
 

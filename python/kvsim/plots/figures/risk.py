@@ -33,16 +33,15 @@ def scatter(results, tables):
     truth = results.variable("risk_true", "layer", "sample")
     estimate = results.variable("risk_estimate", "layer", "estimator", "sample")
     rank, under = (tables[name].mean("layer") for name in ("risk_spearman", "risk_underestimated"))
-    rows, columns = style.panel_grid(rank.size, 5)
-    fig, axes = style.frame(
+    fig, axes = style.panels(
         "Estimated against true risk", f"{results.subtitle}\n{truth.sample.size} evenly spaced "
         f"entries of each of {counted(len(results.layers), 'layer')}; on the line the estimate is right, "
-        "below it too low; the lowest hundredth is not shown", rows, columns, 1.9, (),
+        "below it too low; the lowest hundredth is not shown", rank.size, 5, 1.9, (),
         ("true risk (largest later importance, model units)", "estimated risk (model units)"),
         sharex=True, sharey=True)
     some = np.concatenate([array.values[array.values > 0] for array in (truth, estimate)])
     low, high = (np.percentile(some, 1), some.max()) if some.size else (0.1, 1.0)
-    for ax, name in zip(axes.flat, rank.estimator.values):
+    for ax, name in zip(axes, rank.estimator.values):
         ax.loglog(truth.values.ravel(), estimate.sel(estimator=name).values.ravel(), ".",
                   color=style.COLOURS[0], alpha=0.25, markersize=1.4, markeredgewidth=0,
                   rasterized=True)
@@ -52,7 +51,6 @@ def scatter(results, tables):
         ax.set(xlim=(low, 1.5 * high), ylim=(low, 1.5 * high))
         for axis in (ax.xaxis, ax.yaxis):
             style.log_ticks(axis)
-    style.hide_unused(axes, rank.size)
     return fig
 
 

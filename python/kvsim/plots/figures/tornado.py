@@ -36,18 +36,16 @@ def effects(one, metric, budget):
 def draw(one, options):
     budget = one.nearest_budget(options.budget)
     metrics = one.metrics()
-    rows, columns = style.panel_grid(len(metrics), 2)
-    fig, axes = style.frame(
+    fig, axes = style.panels(
         f"Effect of {one.preset}'s hyper-parameters at budget {one.budget_text(budget)}",
         f"{one.subtitle}\nbars: from the least to the most along an axis, the "
-        "others at their defaults; beside them the values that give it", rows, columns,
+        "others at their defaults; beside them the values that give it", len(metrics), 2,
         0.55 + 0.24 * len(one.lines()),
         [Patch(label=f"{'better' if better else 'worse'} than the default", **look)
          for better, look in LOOKS.items()])
-    for ax, metric in zip(axes.flat, metrics):
+    for ax, metric in zip(axes, metrics):
         panel(ax, metric, effects(one, metric, budget))
         ax.set_title(one.label(metric).replace("\n", " "))
-    style.hide_unused(axes, len(metrics))
     return fig
 
 

@@ -153,12 +153,11 @@ def draw(several, options, policies, title, budgets, about, drawn, others):
         "; bar and line: mean over traces (errors: geometric) and its 95 % interval (t)"
     star = "; *: differs from the first row, 95 % interval of the difference over traces" \
         if differs.any() else ""
-    rows, across = style.panel_grid(len(drawn), 4)
-    fig, axes = style.frame(
+    fig, axes = style.panels(
         title + (" over traces" if len(several) > 1 else "") + budgets, about + reading + star,
-        rows, across, 0.75 + max(row, 0.29) * len(policies),
+        len(drawn), 4, 0.75 + max(row, 0.29) * len(policies),
         [style.key(name, look) for name, look in zip(load.names(several), looks)], sharey=True)
-    for m, (ax, column) in enumerate(zip(axes.flat, drawn)):
+    for m, (ax, column) in enumerate(zip(axes, drawn)):
         for k, look in enumerate(looks):
             ax.plot(values[m, :, k], np.arange(len(policies)), zorder=2, **look)
         for p in range(len(policies)):
@@ -169,9 +168,8 @@ def draw(several, options, policies, title, budgets, about, drawn, others):
             style.error_axis(ax, values[m], "x")
         else:
             ax.set_xlim(0, 1.0 if column.unit == "fraction" else None)
-    style.hide_unused(axes, len(drawn))
-    axes[0, 0].set_yticks(range(len(policies)), labels, fontsize=size)
-    axes[0, 0].set_ylim(len(policies) - 0.25, -0.4)
+    axes[0].set_yticks(range(len(policies)), labels, fontsize=size)
+    axes[0].set_ylim(len(policies) - 0.25, -0.4)
     style.numbers(fig, ["policy", "measure", "mean", "low", "high", "differs",
                         *load.names(several)],
                   [[policy, column.name, means[m, p], low[m, p], high[m, p], int(differs[m, p]),
