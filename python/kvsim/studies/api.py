@@ -9,11 +9,11 @@ from typing import Any
 
 import pandas
 
-from ..errors import DataError, UsageError
+from ..errors import UsageError
 from ..bytes_for_loss import by_policy
 from ..program import Bar, exchange, in_words_of_python
 from . import benchmarks, command, table
-from .folder import COLUMNS, Folder, merge
+from .folder import COLUMNS, Folder
 from .tasks import answers
 
 
@@ -177,13 +177,9 @@ def opened(folder: str | PathLike, failed: int = 0) -> StudyResults:
                         answers(place))
 
 
-def merge_studies(folders: Iterable[str | PathLike], out: str | PathLike, *page: Any) -> StudyResults:
-    """One study of several, as `kvsim study merge`; `page`: reference, title and loss of its page."""
-    from .page import write
+def merge_studies(folders: Iterable[str | PathLike], out: str | PathLike) -> StudyResults:
+    """One study of several, as `kvsim study merge`."""
+    from .page import join
 
-    target = Folder(out)
-    with target.at_work():
-        merge(folders, target)
-        if not write(target, *page):
-            raise DataError("no text or task of these studies is finished")
+    join(folders, out)
     return opened(out)

@@ -259,9 +259,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def join(args: argparse.Namespace) -> None:
-    from .api import merge_studies
+    from . import page
 
-    print(f"{merge_studies(args.studies, args.out, args.reference, args.title, args.loss).page} written")
+    print(f"{page.join(args.studies, args.out, args.reference, args.title, args.loss)} written")
 
 
 def show_tables(args: argparse.Namespace) -> None:

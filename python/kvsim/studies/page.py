@@ -2,6 +2,7 @@
 
 import io
 import math
+import os
 from collections.abc import Callable, Iterable
 from html import escape
 from pathlib import Path
@@ -12,12 +13,13 @@ import matplotlib
 import pandas
 
 from ..bytes_for_loss import by_policy
+from ..errors import DataError
 from ..plain import counted, csv_text
 from ..plots import lines, style
 from ..tasks import TASKS
 from ..whole import write_text
 from . import benchmarks, table
-from .folder import COLUMNS, Folder
+from .folder import COLUMNS, Folder, merge
 from .tasks import answers, solved
 
 LINES = 8       # policies that a figure draws: more cannot be told apart
@@ -60,6 +62,17 @@ def write(folder: Folder, reference: str | None = None, title: str | None = None
     page = Template(Path(__file__).with_name("page.html").read_text(encoding="utf-8"))
     write_text(paths["index.html"], page.substitute(title=escape(name), body="\n".join(body)))
     return paths
+
+
+def join(studies: Iterable[str | os.PathLike], out: str | os.PathLike, *page: Any) -> Path:
+    """One study of several, with its page, whose reference, title and loss `page` are."""
+    target = Folder(out)
+    with target.at_work():
+        merge(studies, target)
+        paths = write(target, *page)
+    if not paths:
+        raise DataError("no text or task of these studies is finished")
+    return paths["index.html"]
 
 
 def about_texts(folder: Folder, tables: dict[str, pandas.DataFrame], reference: str) -> list[str]:
@@ -357,7 +370,7 @@ def about_benchmarks(scores: pandas.DataFrame, tests: pandas.DataFrame) -> list[
         body += [fold(f"{escape(task)}; full cache {rows.full.max():.3f}", means(rows, "score", 3))
                  for task, rows in own.groupby("task", sort=False) if task != table.ALL]
         pairs = tests[(tests[keys] == (model, name, way)).all(axis=1)]
-        apart = pairs[pairs.told_apart]
+        apart = pairs[pairs.told_apart.astype(bool)]   # of one policy there are no pairs, and no type
         body.append(listed(
             f"{len(apart)} of {len(pairs)} pairs of policies differ (paired over prompts, Holm's correction)",
             apart, policy="policy", other="other", budget="budget", difference="difference", p="p"))
