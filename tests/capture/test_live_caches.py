@@ -132,7 +132,8 @@ class ChangedCaches(WithLoop):
                    lambda b: with_kinds(naive.Streaming(b), chunk=9))
 
     def test_chunks_that_are_compressed_by_themselves(self):
-        for record, make, chunk in (("knorm", naive.Cache, 16), ("tova", naive.SafeTova, 7)):
+        # Keys of one token have one norm in layer 0, so that rounding would choose among them: with 21 it need not.
+        for record, make, chunk in (("knorm", naive.Cache, 21), ("tova", naive.SafeTova, 7)):
             with self.subTest(record):
                 self.check(f"{record},schedule=chunked,chunk={chunk},chunk_scope=chunk",
                            lambda b, m=make, c=chunk: with_kinds(m(b), chunk=c, alone=0.5))
