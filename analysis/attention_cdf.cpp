@@ -5,14 +5,14 @@
 namespace kvsim {
 
 AttentionCdf::AttentionCdf(int query_heads, int64_t steps) {
-  held_.fill(Table<double>(query_heads, steps, std::numeric_limits<double>::quiet_NaN()));
+  held_.fill(Table<double>(query_heads, steps, kUndefined));
 }
 
 void AttentionCdf::add(const AttentionBlock& block, int64_t first_row) {
   parallel_for(block.heads * block.rows, [&](int64_t task) {
     const auto x = static_cast<int>(task / block.rows);
     const int64_t r = task % block.rows;
-    const int64_t visible = block.positions[static_cast<size_t>(r)] + 1;
+    const int64_t visible = block.positions[r] + 1;
     const float* attention = block.attention_row(x, r);
     std::vector<float> row(attention, attention + visible);
     double total = 0;

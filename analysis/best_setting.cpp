@@ -69,7 +69,7 @@ class Resamples {
   /// Of the traces or steps that `drawn` names.
   double value(size_t setting, std::span<const int64_t> drawn) const {
     std::vector<double> values;
-    for (const int64_t unit : drawn) values.push_back(series_[setting][static_cast<size_t>(unit)]);
+    for (const int64_t unit : drawn) values.push_back(series_[setting][unit]);
     if (units_ == Units::steps) return criterion_.fold(values);
     return estimate(values, units_, criterion_.scale()).value;
   }
@@ -78,7 +78,7 @@ class Resamples {
     std::vector<double> values;
     for (size_t s = 0; s < series_.size(); ++s) values.push_back(value(s, drawn));
     const std::vector<bool> found = best_of(values, ranked_, criterion_.more_is_better);
-    if (usual >= 0 && found[static_cast<size_t>(usual)]) return static_cast<size_t>(usual);
+    if (usual >= 0 && found[usual]) return static_cast<size_t>(usual);
     const auto first = std::ranges::find(found, true);
     const auto in = std::ranges::find(ranked_, true);
     return static_cast<size_t>(first != found.end() ? first - found.begin() : in - ranked_.begin());
@@ -139,9 +139,7 @@ std::vector<std::string> judged_measures() {
 }
 
 std::vector<std::string> usual_measures(const std::vector<std::string>& measured) {
-  const auto has = [&](const char* name) {
-    return std::ranges::find(measured, name) != measured.end();
-  };
+  const auto has = [&](const char* name) { return contains(measured, name); };
   std::vector<std::string> usual;
   for (const char* lead : {"stream_error", "output_error"})
     if (usual.empty() && has(lead)) usual.emplace_back(lead);

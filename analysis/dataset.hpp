@@ -68,7 +68,26 @@ class Dataset {
   const Variable* find(std::string_view variable) const;
   Variable& at(std::string_view variable);
   const Variable& at(std::string_view variable) const;
+  /// All values of a variable of that type.
+  template <class T>
+  const std::vector<T>& values(std::string_view variable) const {
+    return std::get<std::vector<T>>(at(variable).values);
+  }
+  const std::vector<std::string>& texts(std::string_view variable) const {
+    return values<std::string>(variable);
+  }
   const AttributeValue* attribute(std::string_view name) const;
+  /// Of this type; `otherwise` where there is none, or one of another type.
+  template <class T>
+  T attribute_or(std::string_view name, T otherwise) const {
+    const AttributeValue* found = attribute(name);
+    const T* value = found == nullptr ? nullptr : std::get_if<T>(found);
+    return value == nullptr ? otherwise : *value;
+  }
+  /// Empty where there is none.
+  std::string text_attribute(std::string_view name) const {
+    return attribute_or<std::string>(name, "");
+  }
 
   /// The values of a variable at fixed indices of its leading dimensions: one row over the rest.
   template <class T = double>

@@ -25,14 +25,14 @@ void BestDrift::add(int query_head, int64_t row, std::span<const double> values)
 
 double BestDrift::mean_position(size_t budget, int query_head, int64_t row) const {
   const int64_t count = count_[budget](query_head, row);
-  if (count == 0) return std::numeric_limits<double>::quiet_NaN();
+  if (count == 0) return kUndefined;
   return static_cast<double>(sum_[budget](query_head, row)) / static_cast<double>(count);
 }
 
 PositionDrift BestDrift::drift(size_t budget, int query_head) const {
   const auto counts = count_[budget].row(query_head), sums = sum_[budget].row(query_head);
   PositionDrift drift(std::ssize(sums));
-  for (size_t r = 0; r < sums.size(); ++r) drift.add(static_cast<int64_t>(r), counts[r], sums[r]);
+  for (int64_t r = 0; r < std::ssize(sums); ++r) drift.add(r, counts[r], sums[r]);
   return drift;
 }
 
@@ -87,8 +87,7 @@ struct WindowReader : RowConsumer {
     for (const std::string& name : DriftRows::indicators())
       rows_.push_back(dynamic_cast<const RowIndicator&>(Kinds<Indicator>::find(name))
                           .rows(work, settings, part));
-    heads_.assign(static_cast<size_t>(work.query_heads()),
-                  Table<double>(part.rows(), static_cast<int64_t>(parts.size())));
+    heads_.assign(work.query_heads(), Table<double>(part.rows(), std::ssize(parts)));
   }
 
   AttentionPass wanted() const override {
@@ -102,12 +101,12 @@ struct WindowReader : RowConsumer {
   int tasks(const AttentionBlock& block) const override { return block.heads; }
   void run(const AttentionBlock& block, int64_t first_row, int task) override {
     const int head = block.kv_head * block.heads + task;
-    std::vector<double> row(static_cast<size_t>(segment().candidates.size()));
+    std::vector<double> row(segment().candidates.size());
     for (int64_t r = 0; r < block.rows; ++r)
       for (size_t k = 0; k < rows_.size(); ++k) {
         rows_[k]->row(block, task, r, segment().candidates, row);
         seen_.drift[k].add(head, first_row + r, row);
-        if (k == 0) add_parts(row, heads_[static_cast<size_t>(head)].row(first_row + r));
+        if (k == 0) add_parts(row, heads_[head].row(first_row + r));
       }
   }
   /// Heads are added in their order, whatever thread they were read by.
@@ -125,10 +124,9 @@ struct WindowReader : RowConsumer {
     for (size_t p = 0; p < parts.size(); ++p) {
       const int64_t end = std::min(parts_[p].end, segment().candidates.end);
       double sum = 0;
-      for (int64_t i = parts_[p].begin; i < end; ++i) sum += row[static_cast<size_t>(i)];
+      for (int64_t i = parts_[p].begin; i < end; ++i) sum += row[i];
       const int64_t size = end - parts_[p].begin;
-      parts[p] = size > 0 ? sum / static_cast<double>(size)
-                          : std::numeric_limits<double>::quiet_NaN();
+      parts[p] = size > 0 ? sum / static_cast<double>(size) : kUndefined;
     }
   }
 
@@ -153,7 +151,7 @@ DriftRows::DriftRows(const TraceInfo& info, std::vector<int> layers,
     : info_(info), layers_(std::move(layers)), budget_{Budget::parse("0.5")},
       preparation_(info_, layers_, budget_), record_(preparation_.prepare(Record::parse(kRecord))),
       parts_(std::move(parts)) {
-  const auto window = static_cast<int64_t>(segment().positions.size());
+  const auto window = std::ssize(segment().positions);
   for (const Budget& budget : budgets)
     best_.push_back(std::max<int64_t>(budget.entries(info.prompt_len) - window, 0));
 }
@@ -168,7 +166,7 @@ WindowDynamics DriftRows::of_layer(LayerWork& work) const {
   const int64_t rows = segment().rows();
   WindowDynamics seen;
   seen.drift.assign(indicators().size(), BestDrift(best_, work.query_heads(), rows));
-  seen.map = Table<double>(rows, static_cast<int64_t>(parts_.size()));
+  seen.map = Table<double>(rows, std::ssize(parts_));
   WindowReader reader(work, record_.settings, segment(), parts_, seen);
   run_consumers(work, {&reader});
   reader.finish();
@@ -215,18 +213,17 @@ struct DriftMeasure : Measure {
   void finish(const MeasuredLayer& layer, MeasureResults& results) override {
     const WindowDynamics seen = rows_.of_layer(layer.work);
     std::ranges::copy(seen.map.values(), results.row("output_change_map", {layer.index}).begin());
-    for (size_t k = 0; k < seen.drift.size(); ++k)
+    for (int64_t k = 0; k < std::ssize(seen.drift); ++k)
       for (size_t b = 0; b < run().options.budgets.size(); ++b)
         for (int h = 0; h < layer.work.query_heads(); ++h) {
-          const std::initializer_list<int64_t> at = {static_cast<int64_t>(k),
-                                                     static_cast<int64_t>(b), layer.index, h};
+          const std::initializer_list<int64_t> at = {k, static_cast<int64_t>(b), layer.index, h};
           const PositionDrift drift = seen.drift[k].drift(b, h);
           results.set("drift", at, 0 - drift.value());  // positive: towards later tokens
           results.set("drift_width", at, static_cast<double>(adaptive_width(drift, kBeta)));
           results.set("drift_shift", at, static_cast<double>(adaptive_shift(drift, kBeta)));
           const auto positions = results.row("drift_position", at);
-          for (size_t r = 0; r < positions.size(); ++r)
-            positions[r] = seen.drift[k].mean_position(b, h, static_cast<int64_t>(r));
+          for (int64_t r = 0; r < std::ssize(positions); ++r)
+            positions[r] = seen.drift[k].mean_position(b, h, r);
         }
   }
 

@@ -26,8 +26,7 @@ struct EffectiveEntries : Measure {
     sets_.clear();
     for (const ReplayOutcome& outcome : layer.replay.prefill().outcomes())
       sets_.push_back(outcome.kept->chosen_per_step ? nullptr : outcome.kept);
-    const Table<double> none(layer.work.query_heads(), run().info.steps(),
-                             std::numeric_limits<double>::quiet_NaN());
+    const Table<double> none(layer.work.query_heads(), run().info.steps(), kUndefined);
     full_ = none;
     kept_.assign(layer.replay.count(), none);
   }
@@ -51,7 +50,7 @@ struct EffectiveEntries : Measure {
 
  private:
   void see_row(const float* attention, int kv_head, int head, int64_t step) {
-    std::vector<double> times_log(static_cast<size_t>(run().info.prompt_len));
+    std::vector<double> times_log(run().info.prompt_len);
     Spread all;
     for (size_t i = 0; i < times_log.size(); ++i) {
       times_log[i] = Spread::times_log(attention[i]);
@@ -62,8 +61,7 @@ struct EffectiveEntries : Measure {
       if (sets_[o] == nullptr) continue;
       Spread kept;
       const int owner = sets_[o]->per_query_head ? head : kv_head;
-      for (const uint32_t i : sets_[o]->owners[static_cast<size_t>(owner)])
-        kept.add(attention[i], times_log[i]);
+      for (const uint32_t i : sets_[o]->owners[owner]) kept.add(attention[i], times_log[i]);
       kept_[o](head, step) = kept.entries();
     }
   }

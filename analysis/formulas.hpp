@@ -139,7 +139,7 @@ class Locality {
   Locality(int query_heads, int64_t entries, int64_t steps, uint64_t seed);
   /// Blocks of a KV head in the order of their rows.
   void add(const AttentionBlock& block, int64_t first_row);
-  const Result& result(int query_head) const { return results_[static_cast<size_t>(query_head)]; }
+  const Result& result(int query_head) const { return results_[query_head]; }
 
  private:
   Result measure(const Table<float>& rows) const;
@@ -256,11 +256,11 @@ const std::vector<MergeBound>& merge_bounds();
 /// Shares and medians are NaN where there is nothing to take them of.
 struct BoundSummary {
   int64_t pairs = 0;
-  double applicable = std::numeric_limits<double>::quiet_NaN();  ///< share with epsilon < 1
-  double violated = std::numeric_limits<double>::quiet_NaN();    ///< of those, Theta > bound
-  double ratio = std::numeric_limits<double>::quiet_NaN();       ///< median Theta / bound of those
-  double bound = std::numeric_limits<double>::quiet_NaN();       ///< median bound of those
-  double perturbation = std::numeric_limits<double>::quiet_NaN();  ///< median Theta of all
+  double applicable = kUndefined;    ///< share with epsilon < 1
+  double violated = kUndefined;      ///< of those, Theta > bound
+  double ratio = kUndefined;         ///< median Theta / bound of those
+  double bound = kUndefined;         ///< median bound of those
+  double perturbation = kUndefined;  ///< median Theta of all
 };
 BoundSummary summarize(const MergeBound& bound, std::span<const BoundSample> samples);
 

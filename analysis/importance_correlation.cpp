@@ -32,10 +32,7 @@ void walk(std::span<const float> row, const KeptChain& chain,
   Moments moments;
   int64_t begin = 0;
   for (size_t b = 0; b < chain.end.size(); ++b) {
-    add(row,
-        std::span(chain.order)
-            .subspan(static_cast<size_t>(begin), static_cast<size_t>(chain.end[b] - begin)),
-        moments);
+    add(row, std::span(chain.order).subspan(begin, chain.end[b] - begin), moments);
     begin = chain.end[b];
     at_boundary(b, moments);
   }
@@ -44,11 +41,8 @@ void walk(std::span<const float> row, const KeptChain& chain,
 /// Calls body(kv head, first step, rows, importance rows) for tiles of later steps.
 void for_tiles(LayerWork& work, int64_t columns, const float* importance, int64_t stride,
                const std::function<void(int, int64_t, int64_t, const Table<float>&)>& body) {
-  AttentionPass pass;
-  pass.positions =
-      std::span(work.info().query_position).subspan(static_cast<size_t>(work.info().first_step()));
-  pass.look_ahead = true;
-  pass.columns = columns;
+  const AttentionPass pass{
+      .positions = work.info().later_queries(), .look_ahead = true, .columns = columns};
   for_each_attention_block(work, pass, [&](const AttentionBlock& block, int64_t first_row) {
     body(block.kv_head, first_row, block.rows, importance_rows(block, importance, stride));
   });
@@ -60,8 +54,7 @@ std::vector<std::vector<Moments>> set_moments(LayerWork& work, const std::vector
                                               const float* importance, int64_t stride) {
   size_t sets = 0;
   for (const ReplayPlan& plan : plans) sets += static_cast<size_t>(plan.boundaries());
-  std::vector<std::vector<Moments>> moments(
-      sets, std::vector<Moments>(static_cast<size_t>(work.info().steps())));
+  std::vector<std::vector<Moments>> moments(sets, std::vector<Moments>(work.info().steps()));
   const int group = work.group_size();
   for_tiles(work, work.entries(), importance, stride,
             [&](int kv, int64_t t0, int64_t rows, const Table<float>& tile) {
@@ -71,9 +64,9 @@ std::vector<std::vector<Moments>> set_moments(LayerWork& work, const std::vector
       for (const ReplayPlan& plan : plans) {
         for (int x = 0; x < group; ++x) {
           const int owner = plan.per_query_head ? kv * group + x : kv;
-          walk(tile.row(x * rows + r), plan.owners[static_cast<size_t>(owner)],
+          walk(tile.row(x * rows + r), plan.owners[owner],
                [&](size_t boundary, const Moments& part) {
-            Moments& sum = moments[first_set + boundary][static_cast<size_t>(t0 + r)];
+            Moments& sum = moments[first_set + boundary][t0 + r];
             sum.sum += part.sum;
             sum.squares += part.squares;
           });
@@ -86,12 +79,12 @@ std::vector<std::vector<Moments>> set_moments(LayerWork& work, const std::vector
 }
 
 std::vector<Moments> later_moments(LayerWork& work, const float* importance, int64_t stride) {
-  std::vector<Moments> moments(static_cast<size_t>(work.info().steps()));
+  std::vector<Moments> moments(work.info().steps());
   for_tiles(work, work.info().total_len, importance, stride,
             [&](int, int64_t t0, int64_t rows, const Table<float>& tile) {
     for (int64_t row = 0; row < tile.rows(); ++row) {
-      Moments& sum = moments[static_cast<size_t>(t0 + row % rows)];
-      for (const float value : tile.row(row).subspan(static_cast<size_t>(work.entries()))) {
+      Moments& sum = moments[t0 + row % rows];
+      for (const float value : tile.row(row).subspan(work.entries())) {
         sum.sum += static_cast<double>(value);
         sum.squares += static_cast<double>(value) * static_cast<double>(value);
       }
@@ -135,7 +128,7 @@ ReplayPlan everything(const LayerWork& work) {
   chain.end = {work.entries()};
   ReplayPlan plan;
   plan.masses_only = true;
-  plan.owners.assign(static_cast<size_t>(work.kv_heads()), chain);
+  plan.owners.assign(work.kv_heads(), chain);
   return plan;
 }
 
@@ -175,7 +168,7 @@ class LayerMoments {
  private:
   std::vector<double> pairs(const ReplayOutcome& outcome) const {
     const TraceInfo& info = work_.info();
-    std::vector<double> counts(static_cast<size_t>(info.steps()),
+    std::vector<double> counts(info.steps(),
                                static_cast<double>(work_.query_heads() * work_.entries()));
     if (scope_ == Scope::evictable && outcome.total_handle >= 0) {
       double guarded = 0;
@@ -185,15 +178,14 @@ class LayerMoments {
     }
     if (scope_ == Scope::all)
       for (size_t t = 0; t < counts.size(); ++t) {
-        const int64_t position = info.query_position[static_cast<size_t>(info.first_step()) + t];
+        const int64_t position = info.later_queries()[t];
         counts[t] = static_cast<double>(work_.query_heads()) * static_cast<double>(position + 1);
       }
     return counts;
   }
   const std::vector<Moments>& of_handle(int handle) const {
-    const int set = handle < 0 ? PlanBuilder::Plans::kEverything
-                               : replay_.plans().set[static_cast<size_t>(handle)];
-    return set < 0 ? sets_.back() : sets_[static_cast<size_t>(set)];
+    const int set = handle < 0 ? PlanBuilder::Plans::kEverything : replay_.plans().set[handle];
+    return set < 0 ? sets_.back() : sets_[set];
   }
   std::vector<Moments> with_later(std::vector<Moments> moments) const {
     for (size_t t = 0; t < later_.size(); ++t) {
@@ -217,11 +209,11 @@ struct ImportanceCorrelation : Measure {
   void start(const MeasuredLayer& layer) override { seen_.assign(layer.replay.count(), {}); }
   void see(const StepBlock& block, const OutcomeBlock& view) override {
     if (view.sums == nullptr || view.sums->kept_squares.empty()) return;
-    SeenMoments& seen = seen_[static_cast<size_t>(view.outcome)];
+    SeenMoments& seen = seen_[view.outcome];
     fill(seen.kept, block.first_step, view.sums->kept_importance, view.sums->kept_squares);
     if (view.sums->total_squares.empty()) return;
     fill(seen.all, block.first_step, view.sums->total_importance, view.sums->total_squares);
-    seen.pairs.resize(static_cast<size_t>(run().info.steps()));
+    seen.pairs.resize(run().info.steps());
     std::ranges::copy(view.sums->entries, seen.pairs.begin() + block.first_step);
   }
   void finish(const MeasuredLayer& layer, MeasureResults& results) override {
@@ -248,7 +240,7 @@ struct ImportanceCorrelation : Measure {
  private:
   void fill(std::vector<Moments>& moments, int64_t first, const Table<double>& sums,
             const Table<double>& squares) const {
-    moments.resize(static_cast<size_t>(run().info.steps()));
+    moments.resize(run().info.steps());
     const std::vector<double> sum = over_heads(sums), square = over_heads(squares);
     for (size_t s = 0; s < sum.size(); ++s)
       moments[static_cast<size_t>(first) + s] = {sum[s], square[s]};

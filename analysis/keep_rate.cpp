@@ -26,7 +26,7 @@ std::vector<SpanTokens> span_tokens(const TraceInfo& info,
       bad_data({.what = "no span '" + name + "'",
                 .where = info.path,
                 .hint = did_you_mean(name, names)});
-    const Span& span = info.spans[static_cast<size_t>(found - names.begin())];
+    const Span& span = info.spans[found - names.begin()];
     SpanTokens outside{"!" + name, {}, false};
     for (const Range range : {Range{0, span.begin}, Range{span.end, info.prompt_len}})
       if (range.size() > 0) outside.ranges.push_back(range);
@@ -37,7 +37,7 @@ std::vector<SpanTokens> span_tokens(const TraceInfo& info,
 
 double keep_rate_of_head(const KeptEntries& kept, const SpanTokens& span) {
   const int64_t tokens = span.tokens();
-  if (tokens == 0) return std::numeric_limits<double>::quiet_NaN();
+  if (tokens == 0) return kUndefined;
   int64_t count = 0;
   for (const Range& range : span.ranges) {
     const auto begin = std::lower_bound(kept.begin(), kept.end(), range.begin);
@@ -94,7 +94,7 @@ struct KeepRate : Measure {
       const double line = unbiased_rate(sets.owners, run().info.prompt_len);
       std::vector<double> rates;
       for (const SpanTokens& span : run().spans) {
-        const auto s = static_cast<int64_t>(rates.size());
+        const auto s = std::ssize(rates);
         rates.push_back(kvsim::keep_rate(sets.owners, span));
         results.set("keep_rate", {p, b, layer.index, s}, rates.back());
         results.set("bias_index", {p, b, layer.index, s}, rates.back() - line);
@@ -139,18 +139,16 @@ struct SpanImportance : Measure {
     if (view.sums == nullptr || view.sums->part_kept.empty()) return;
     for (size_t p = 0; p < run().spans.size(); ++p) {
       const auto row = static_cast<int64_t>(p);
-      const auto shares = spans_[static_cast<size_t>(view.outcome)].part(
-          static_cast<int>(p), block.first_step, block.steps);
+      const auto shares = spans_[view.outcome].part(static_cast<int>(p), block.first_step,
+                                                    block.steps);
       for (int64_t s = 0; s < block.steps; ++s)
-        shares[static_cast<size_t>(s)] = retained_share(view.sums->part_kept(row, s),
-                                                        view.sums->part_total(row, s));
+        shares[s] = retained_share(view.sums->part_kept(row, s), view.sums->part_total(row, s));
     }
   }
   void finish(const MeasuredLayer& layer, MeasureResults& results) override {
     layer.for_each_cell([&](ReplayCell cell, size_t o) {
-      for (size_t p = 0; p < run().spans.size(); ++p) {
-        const std::initializer_list<int64_t> at = {cell.record, cell.budget, layer.index,
-                                                   static_cast<int64_t>(p)};
+      for (int64_t p = 0; p < std::ssize(run().spans); ++p) {
+        const std::initializer_list<int64_t> at = {cell.record, cell.budget, layer.index, p};
         results.set("span_retained_importance", at, mean(spans_[o][p]));
         results.copy("span_retained_importance_step", at, spans_[o][p]);
       }
@@ -159,8 +157,8 @@ struct SpanImportance : Measure {
   /// Nothing is generated, and without compression all scores are 1, so that the largest budget
   /// below n stands for the order to be kept.
   void finish_run(MeasureResults& results) override {
-    const auto policies = static_cast<int64_t>(run().options.records.size());
-    const auto budgets = static_cast<int64_t>(run().options.budgets.size());
+    const auto policies = std::ssize(run().options.records);
+    const auto budgets = std::ssize(run().options.budgets);
     const int64_t reference = largest_budget();
     const auto undefined = [](double score) { return std::isnan(score); };
     for (int64_t p = 0; p < policies && reference >= 0; ++p) {
@@ -177,10 +175,10 @@ struct SpanImportance : Measure {
   /// Below n; -1: none.
   int64_t largest_budget() const {
     int64_t largest = -1, most = -1;
-    for (size_t b = 0; b < run().options.budgets.size(); ++b) {
+    for (int64_t b = 0; b < std::ssize(run().options.budgets); ++b) {
       const int64_t entries = run().options.budgets[b].entries(run().info.prompt_len);
       if (entries >= run().info.prompt_len || entries <= most) continue;
-      largest = static_cast<int64_t>(b);
+      largest = b;
       most = entries;
     }
     return largest;
@@ -188,11 +186,10 @@ struct SpanImportance : Measure {
   /// Of the labelled spans, mean over layers.
   std::vector<double> scores(int64_t policy, int64_t budget, MeasureResults& results) const {
     std::vector<double> classes;
-    for (size_t s = 0; s < run().spans.size(); ++s) {
+    for (int64_t s = 0; s < std::ssize(run().spans); ++s) {
       std::vector<double> layers;
       for (int64_t layer = 0; layer < results.size("layer"); ++layer)
-        layers.push_back(results.row("span_retained_importance",
-                                     {policy, budget, layer, static_cast<int64_t>(s)})[0]);
+        layers.push_back(results.row("span_retained_importance", {policy, budget, layer, s})[0]);
       if (run().spans[s].labelled) classes.push_back(mean(layers));
     }
     return classes;

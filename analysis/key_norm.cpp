@@ -101,10 +101,9 @@ struct KeyNormMeasure : Measure {
     const int group = layer.work.group_size();
     for (int kv = 0; kv < layer.work.kv_heads(); ++kv) {
       const std::vector<double> norms = key_norms(layer.work.trace(), kv);
-      for (size_t p = 0; p < parts.size(); ++p)
-        results.set("key_norm", {layer.index, kv, static_cast<int64_t>(p)},
-                    mean(std::span(norms).subspan(static_cast<size_t>(parts[p].begin),
-                                                  static_cast<size_t>(parts[p].size()))));
+      for (int64_t p = 0; p < std::ssize(parts); ++p)
+        results.set("key_norm", {layer.index, kv, p},
+                    mean(std::span(norms).subspan(parts[p].begin, parts[p].size())));
       results.set("key_norm_position", {layer.index, kv}, norm_with_position(norms));
       for (int h = kv * group; h < (kv + 1) * group; ++h) {
         const KeyNorm::WithAttention found = attention_->with_attention(h, norms);

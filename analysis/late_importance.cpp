@@ -7,8 +7,8 @@ namespace kvsim {
 LateImportance::LateImportance(std::vector<DroppedEntries> outcomes, int query_heads,
                                int64_t entries, int64_t steps)
     : outcomes_(std::move(outcomes)), heads_(query_heads), entries_(entries), steps_(steps),
-      top_(std::max<int64_t>(1, entries / 5)),
-      hits_(static_cast<int64_t>(outcomes_.size()), query_heads), ever_(query_heads, entries) {}
+      top_(std::max<int64_t>(1, entries / 5)), hits_(std::ssize(outcomes_), query_heads),
+      ever_(query_heads, entries) {}
 
 std::span<const uint8_t> LateImportance::dropped(size_t outcome, int64_t head) const {
   const DroppedEntries& set = outcomes_[outcome];
@@ -18,14 +18,14 @@ std::span<const uint8_t> LateImportance::dropped(size_t outcome, int64_t head) c
 void LateImportance::add(const AttentionBlock& block, int64_t) {
   parallel_for(block.heads, [&](int64_t x) {
     const int64_t head = block.kv_head * block.heads + x;
-    std::vector<uint32_t> order(static_cast<size_t>(entries_));
+    std::vector<uint32_t> order(entries_);
     for (int64_t r = 0; r < block.rows; ++r) {
       const float* row = block.attention_row(static_cast<int>(x), r);
       std::iota(order.begin(), order.end(), 0u);
       std::nth_element(
           order.begin(), order.begin() + (top_ - 1), order.end(),
           [row](uint32_t a, uint32_t b) { return row[a] != row[b] ? row[a] > row[b] : a > b; });
-      const std::span best(order.data(), static_cast<size_t>(top_));
+      const std::span best(order.data(), top_);
       for (const uint32_t i : best) ever_(head, i) = 1;
       for (size_t o = 0; o < outcomes_.size(); ++o) {
         const auto gone = dropped(o, head);
@@ -43,13 +43,13 @@ LateImportance::Result LateImportance::result(size_t outcome) const {
     const auto gone = dropped(outcome, head);
     int64_t size = 0, found = 0;
     for (int64_t i = 0; i < entries_; ++i) {
-      size += gone[static_cast<size_t>(i)];
-      found += gone[static_cast<size_t>(i)] & ever_(head, i);
+      size += gone[i];
+      found += gone[i] & ever_(head, i);
     }
     share.push_back(static_cast<double>(hits_(static_cast<int64_t>(outcome), head)) /
                     static_cast<double>(top_ * steps_));
     chance.push_back(static_cast<double>(size) / static_cast<double>(entries_));
-    recall.push_back(size == 0 ? std::numeric_limits<double>::quiet_NaN()
+    recall.push_back(size == 0 ? kUndefined
                                : static_cast<double>(found) / static_cast<double>(size));
   }
   return {mean(share), mean(chance), mean(recall)};
@@ -77,9 +77,9 @@ std::vector<DroppedEntries> dropped_entries(const LayerReplay& replay, int64_t e
     const KeptSets& kept = *replay.outcome(o).kept;
     DroppedEntries& gone = outcomes.emplace_back();
     gone.per_query_head = kept.per_query_head;
-    gone.owners = Table<uint8_t>(static_cast<int64_t>(kept.owners.size()), entries, 1);
-    for (size_t owner = 0; owner < kept.owners.size(); ++owner) {
-      const auto row = gone.owners.row(static_cast<int64_t>(owner));
+    gone.owners = Table<uint8_t>(std::ssize(kept.owners), entries, 1);
+    for (int64_t owner = 0; owner < std::ssize(kept.owners); ++owner) {
+      const auto row = gone.owners.row(owner);
       for (const uint32_t i : kept.owners[owner]) row[i] = 0;
       if (kept.merged.empty()) continue;
       for (const uint32_t i : kept.merged[owner]) row[i] = 0;

@@ -48,8 +48,8 @@ double within_windows(const Eigen::MatrixXd& gram, const std::vector<int64_t>& o
 
 Locality::Locality(int query_heads, int64_t entries, int64_t steps, uint64_t seed)
     : entries_(entries), used_(steps < kFewestSteps ? 0 : steps / kWindow * kWindow),
-      results_(static_cast<size_t>(query_heads), {kUndefined, kUndefined, kUndefined}) {
-  std::vector<int64_t> order(static_cast<size_t>(used_));
+      results_(query_heads, {kUndefined, kUndefined, kUndefined}) {
+  std::vector<int64_t> order(used_);
   std::iota(order.begin(), order.end(), int64_t{0});
   orders_.push_back(order);
   for (uint64_t a = 0; a < kOrders; ++a) {
@@ -65,17 +65,14 @@ Locality::Locality(int query_heads, int64_t entries, int64_t steps, uint64_t see
 
 void Locality::add(const AttentionBlock& block, int64_t first_row) {
   if (used_ == 0) return;
-  if (first_row == 0) rows_.assign(static_cast<size_t>(block.heads), Table<float>(used_, entries_));
+  if (first_row == 0) rows_.assign(block.heads, Table<float>(used_, entries_));
   const int64_t rows = std::min(block.rows, used_ - first_row);
   for (int x = 0; x < block.heads; ++x)
     for (int64_t r = 0; r < rows; ++r)
-      std::copy_n(block.attention_row(x, r), entries_,
-                  rows_[static_cast<size_t>(x)].row(first_row + r).begin());
+      std::copy_n(block.attention_row(x, r), entries_, rows_[x].row(first_row + r).begin());
   if (first_row >= used_ || first_row + block.rows < used_) return;  // not the last of them
-  parallel_for(block.heads, [&](int64_t x) {
-    results_[static_cast<size_t>(block.kv_head * block.heads + x)] = measure(
-        rows_[static_cast<size_t>(x)]);
-  });
+  parallel_for(block.heads,
+               [&](int64_t x) { results_[block.kv_head * block.heads + x] = measure(rows_[x]); });
 }
 
 Locality::Result Locality::measure(const Table<float>& rows) const {

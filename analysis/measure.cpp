@@ -72,8 +72,7 @@ std::map<int, size_t> MeasuredLayer::outcomes_of(const Record& record) const {
 }
 
 std::vector<double> MeasuredLayer::stream_norms() const {
-  const auto later =
-      std::span(work.trace().residual_norm).subspan(static_cast<size_t>(work.info().first_step()));
+  const auto later = std::span(work.trace().residual_norm).subspan(work.info().first_step());
   return {later.begin(), later.end()};
 }
 
@@ -115,16 +114,14 @@ const std::vector<const DeclareMeasure*>& declared_measures() {
 }
 
 StepSeries::StepSeries(size_t outcomes, int64_t steps)
-    : series_(outcomes, std::vector<double>(static_cast<size_t>(steps),
-                                            std::numeric_limits<double>::quiet_NaN())) {}
+    : series_(outcomes, std::vector<double>(steps, kUndefined)) {}
 
 std::span<double> StepSeries::part(int outcome, int64_t first, int64_t steps) {
-  return std::span(series_[static_cast<size_t>(outcome)])
-      .subspan(static_cast<size_t>(first), static_cast<size_t>(steps));
+  return std::span(series_[outcome]).subspan(first, steps);
 }
 
 std::vector<double> over_heads(const Table<double>& heads) {
-  std::vector<double> sum(static_cast<size_t>(heads.columns()), 0.0);
+  std::vector<double> sum(heads.columns(), 0.0);
   for (int64_t h = 0; h < heads.rows(); ++h) {
     const auto row = heads.row(h);
     for (size_t s = 0; s < sum.size(); ++s) sum[s] += row[s];
@@ -138,7 +135,7 @@ namespace {
 
 template <class T>
 std::vector<T> counting(int64_t count) {
-  std::vector<T> values(static_cast<size_t>(count));
+  std::vector<T> values(count);
   std::iota(values.begin(), values.end(), T{0});
   return values;
 }
@@ -165,8 +162,8 @@ VariableValues layers(const RunShape& run) {
 VariableValues heads(const RunShape& run) { return counting<int32_t>(run.info.num_query_heads); }
 VariableValues kv_heads(const RunShape& run) { return counting<int32_t>(run.info.num_kv_heads); }
 VariableValues steps(const RunShape& run) {
-  return std::vector<int64_t>(run.info.query_position.begin() + run.info.first_step(),
-                              run.info.query_position.end());
+  const auto later = run.info.later_queries();
+  return std::vector<int64_t>(later.begin(), later.end());
 }
 VariableValues positions(const RunShape& run) { return counting<int64_t>(run.info.prompt_len); }
 VariableValues spans(const RunShape& run) {
@@ -274,8 +271,7 @@ const char* type_text(VariableType type) {
 
 VariableValues undefined_values(VariableType type, size_t count) {
   switch (type) {
-    case VariableType::float64:
-      return std::vector<double>(count, std::numeric_limits<double>::quiet_NaN());
+    case VariableType::float64: return std::vector<double>(count, kUndefined);
     case VariableType::int32: return std::vector<int32_t>(count, 0);
     case VariableType::int64: return std::vector<int64_t>(count, 0);
     case VariableType::uint8: return std::vector<uint8_t>(count, 255);
@@ -304,7 +300,7 @@ std::vector<std::string> metrics_on_request() {
     std::vector<std::string> own = declaration.measures;
     if (own.empty()) own = {declaration.name};
     for (std::string& name : own)
-      if (std::ranges::find(names, name) == names.end()) names.push_back(std::move(name));
+      if (!contains(names, name)) names.push_back(std::move(name));
   }
   return names;
 }
@@ -355,8 +351,7 @@ Variable make_variable(const VariableDeclaration& declaration, const Dataset& da
   variable.units = declaration.units;
   variable.long_name = declaration.long_name;
   variable.flags = declaration.flags;
-  variable.values = undefined_values(declaration.type,
-                                     static_cast<size_t>(dataset.count(variable.dims)));
+  variable.values = undefined_values(declaration.type, dataset.count(variable.dims));
   return variable;
 }
 

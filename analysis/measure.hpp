@@ -212,7 +212,7 @@ class MeasureResults {
   void copy(const char* variable, std::initializer_list<int64_t> leading,
             std::span<const double> values, int64_t first = 0) {
     if (!has(variable)) return;
-    std::ranges::copy(values, row(variable, leading).subspan(static_cast<size_t>(first)).begin());
+    std::ranges::copy(values, row(variable, leading).subspan(first).begin());
   }
   /// The values at fixed indices of the leading dimensions; of a variable that is written.
   template <class T = double>

@@ -22,7 +22,7 @@ std::vector<HeldSlots> slots_per_kv_head(const KeptSets& kept, int group_size) {
   std::vector<HeldSlots> slots;
   if (!kept.per_query_head) {
     for (const auto& owner : kept.owners) {
-      const auto size = static_cast<int64_t>(owner.size());
+      const auto size = std::ssize(owner);
       slots.push_back({.entries = size, .shared = size});
     }
     return slots;
@@ -40,13 +40,13 @@ std::vector<HeldSlots> slots_per_kv_head(const KeptSets& kept, int group_size) {
       if (!kept.own.empty()) {
         plain.clear();
         std::ranges::set_difference(kept.owners[h], kept.own[h], std::back_inserter(plain));
-        held.own += static_cast<int64_t>(kept.own[h].size());
+        held.own += std::ssize(kept.own[h]);
       }
       join(entries, kept.owners[h]);
       join(shared, plain);
     }
-    held.entries = static_cast<int64_t>(entries.size());
-    held.shared = static_cast<int64_t>(shared.size());
+    held.entries = std::ssize(entries);
+    held.shared = std::ssize(shared);
   }
   return slots;
 }
@@ -92,8 +92,8 @@ void MemoryModel::add_layer(const CacheShape& shape, const KeptSets& kept,
   std::vector<double> rounded;  // bytes of each owner's slots
   for (size_t o = 0; o < quantized.size(); ++o) {
     quantized_ = true;
-    rounded.push_back(quantized_bytes(
-        quantized[o], static_cast<int64_t>(kept.owners[o].size()) * width, shape.element_bytes));
+    rounded.push_back(
+        quantized_bytes(quantized[o], std::ssize(kept.owners[o]) * width, shape.element_bytes));
     sum_.bytes_quantized += rounded.back();
   }
   add_held(shape, kept, held, rounded, side_bytes, growth);
@@ -107,8 +107,8 @@ void MemoryModel::add_held(const CacheShape& shape, const KeptSets& kept,
                                               shape.element_bytes);
   const size_t sharing = kept.owners.size() / held.size();
   double layer = 0, slots = 0, largest = 0;
-  std::vector<uint8_t> positions(static_cast<size_t>(shape.prompt_len), 0);
-  std::vector<uint8_t> pages(static_cast<size_t>((shape.prompt_len + kPage - 1) / kPage), 0);
+  std::vector<uint8_t> positions(shape.prompt_len, 0);
+  std::vector<uint8_t> pages((shape.prompt_len + kPage - 1) / kPage, 0);
   for (size_t head = 0; head < held.size(); ++head) {
     const auto stored = static_cast<double>(held[head].stored());
     double bytes = rounded.empty() ? stored * slot_bytes : 0;
@@ -164,8 +164,8 @@ std::vector<QuantizedCount> quantized_heads(const LayerWork& work, const KeptSet
   std::vector<QuantizedCount> heads;
   if (!rounding.changes_entries()) return heads;
   for (const auto& owner : sets.owners)
-    heads.push_back(rounding.count(settings, static_cast<int64_t>(owner.size()),
-                                   work.trace().k.dim(2), work.value_dim()));
+    heads.push_back(
+        rounding.count(settings, std::ssize(owner), work.trace().k.dim(2), work.value_dim()));
   return heads;
 }
 
@@ -188,10 +188,10 @@ double side_bytes(const LayerWork& work, const KeptSets& sets, const Settings& s
 /// Every entry, where nothing leaves.
 std::optional<KeptSets> all_entries(const LayerWork& work, const Settings& settings) {
   if (chosen<Schedule>(settings).evicts()) return std::nullopt;
-  std::vector<uint32_t> all(static_cast<size_t>(work.entries()));
+  std::vector<uint32_t> all(work.entries());
   std::iota(all.begin(), all.end(), 0u);
   KeptSets sets;
-  sets.owners.assign(static_cast<size_t>(work.kv_heads()), all);
+  sets.owners.assign(work.kv_heads(), all);
   return sets;
 }
 
@@ -281,7 +281,7 @@ struct Memory : Measure {
     const LayerWork& work = layer.work;
     layer.for_each_cell([&](ReplayCell cell, size_t o) {
       const ReplayOutcome& outcome = layer.replay.outcome(o);
-      const Settings& settings = run().options.records[static_cast<size_t>(cell.record)].settings;
+      const Settings& settings = run().options.records[cell.record].settings;
       const KeptSets& first = outcome.first_kept ? *outcome.first_kept : *outcome.kept;
       const int64_t later = work.info().total_len - work.info().prompt_len;
       add_to_memory(work, first, settings, run().options.element_bytes,
@@ -313,7 +313,7 @@ struct Memory : Measure {
       }
       results.set("compression", at, use.compression);
       // The roofline reads all that is held.
-      const Record& record = run().options.records[static_cast<size_t>(cell.record)];
+      const Record& record = run().options.records[cell.record];
       if (results.has("decode_time") && chosen<Schedule>(record.settings).evicts())
         write_roofline(use, at, results);
     }
@@ -321,9 +321,8 @@ struct Memory : Measure {
 
  private:
   int64_t given_entries(ReplayCell cell) const {
-    const Record& record = run().options.records[static_cast<size_t>(cell.record)];
-    const auto& asked = record.own_budgets.empty() ? run().options.budgets : record.own_budgets;
-    return budget_entries(record.settings, asked[static_cast<size_t>(cell.budget)],
+    const Record& record = run().options.records[cell.record];
+    return budget_entries(record.settings, record.budgets(run().options.budgets)[cell.budget],
                           run().info.prompt_len);
   }
   void write_roofline(const MemoryUse& use, std::initializer_list<int64_t> at,

@@ -33,8 +33,7 @@ double bias_bound(const BoundSample& sample) {
 std::vector<float> mean_sink(const LayerTrace& layer, int first, int heads) {
   if (layer.attention_sink.empty()) return {};
   double sum = 0;
-  for (int h = first; h < first + heads; ++h)
-    sum += static_cast<double>(layer.attention_sink[static_cast<size_t>(h)]);
+  for (int h = first; h < first + heads; ++h) sum += static_cast<double>(layer.attention_sink[h]);
   return {static_cast<float>(sum / heads)};
 }
 
@@ -43,8 +42,8 @@ class AtQuery {
  public:
   AtQuery(LayerWork& work, int first_head, int heads, int64_t row, int64_t visible)
       : layer_(work.trace()), query_(mean_queries(layer_, first_head, heads, row, row + 1)),
-        values_(work.values_ahead(first_head / work.group_size(), visible)),
-        logits_(static_cast<size_t>(visible)), output_(static_cast<size_t>(values_.columns())) {
+        values_(work.values_ahead(first_head / work.group_size(), visible)), logits_(visible),
+        output_(values_.columns()) {
     Table<float> keys(visible, layer_.k.dim(2));
     layer_.k.read(first_head / work.group_size(), 0, visible, keys.data());
     const std::vector<float> sink = mean_sink(layer_, first_head, heads);
@@ -67,9 +66,8 @@ class AtQuery {
     for (size_t x = 0; x < mean.size(); ++x)
       mean[x] = share_e * value(pair.from, x) + share_c * value(pair.into, x);
     double slot = 0;
-    for (size_t x = 0; x < pair.key.size(); ++x)
-      slot += static_cast<double>(pair.key[x]) *
-              static_cast<double>(query_(0, static_cast<int64_t>(x)));
+    for (int64_t x = 0; x < std::ssize(pair.key); ++x)
+      slot += static_cast<double>(pair.key[x]) * static_cast<double>(query_(0, x));
     slot = layer_.scale * slot + pair.log_weight;
     BoundSample result;
     result.perturbation = slot_change<float, float>(std::min(1.0, std::exp(together - log_sum_)),
@@ -143,8 +141,8 @@ std::vector<std::vector<BoundSample>> bound_samples(LayerWork& work,
                                                     std::span<const PairMerge> pairs) {
   const TraceInfo& info = work.info();
   std::vector<Look> looks = looks_of(info, pairs);
-  parallel_for(static_cast<int64_t>(looks.size()), [&](int64_t x) {
-    Look& look = looks[static_cast<size_t>(x)];
+  parallel_for(std::ssize(looks), [&](int64_t x) {
+    Look& look = looks[x];
     const int64_t row = std::ranges::lower_bound(info.query_position, look.position) -
                         info.query_position.begin();
     const AtQuery at(work, look.first_head, look.heads, row, look.position + 1);
@@ -165,7 +163,7 @@ const std::vector<MergeBound>& merge_bounds() {
 
 BoundSummary summarize(const MergeBound& bound, std::span<const BoundSample> samples) {
   BoundSummary summary;
-  summary.pairs = static_cast<int64_t>(samples.size());
+  summary.pairs = std::ssize(samples);
   if (samples.empty()) return summary;
   std::vector<double> values, ratios, perturbations;
   double violated = 0;
@@ -247,14 +245,12 @@ struct MergeBounds : Measure {
  private:
   void write(ReplayCell cell, int64_t layer, int heads,
              const std::vector<std::vector<BoundSample>>& samples, MeasureResults& results) const {
-    const auto names = bounds_of(run().options.records[static_cast<size_t>(cell.record)].settings,
-                                 heads);
-    for (size_t k = 0; k < merge_bounds().size(); ++k) {
-      if (std::ranges::find(names, merge_bounds()[k].name) == names.end()) continue;
-      for (size_t d = 0; d < samples.size(); ++d) {
+    const auto names = bounds_of(run().options.records[cell.record].settings, heads);
+    for (int64_t k = 0; k < std::ssize(merge_bounds()); ++k) {
+      if (!contains(names, merge_bounds()[k].name)) continue;
+      for (int64_t d = 0; d < std::ssize(samples); ++d) {
         const BoundSummary summary = summarize(merge_bounds()[k], samples[d]);
-        const std::initializer_list<int64_t> at = {
-            cell.record, cell.budget, layer, static_cast<int64_t>(k), static_cast<int64_t>(d)};
+        const std::initializer_list<int64_t> at = {cell.record, cell.budget, layer, k, d};
         results.set("bound_pairs", at, static_cast<double>(summary.pairs));
         results.set("bound_share_applicable", at, summary.applicable);
         results.set("bound_share_violated", at, summary.violated);

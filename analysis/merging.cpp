@@ -44,12 +44,11 @@ struct Merging : Measure {
   void see(const StepBlock& block, const OutcomeBlock& view) override {
     if (view.sums != nullptr) see_shares(block, view);  // undefined: positions=cache
     const auto o = static_cast<size_t>(view.outcome);
-    const auto first = static_cast<size_t>(block.first_step);
     for (int64_t s = 0; s < block.steps; ++s) {
-      const size_t t = first + static_cast<size_t>(s);
-      sag_[o][t] = view.merges != nullptr ? view.merges->sag(s) : 0;
-      shift_[o][t] = view.merges != nullptr ? view.merges->shift(s) : 0;
-      if (view.merges != nullptr) defect_[o][t] = view.merges->defect(s);
+      const int64_t t = block.first_step + s;
+      sag_[o][t] = view.merges != nullptr ? view.merges->mean(&MergeSums::sag, s) : 0;
+      shift_[o][t] = view.merges != nullptr ? view.merges->mean(&MergeSums::shift, s) : 0;
+      if (view.merges != nullptr) defect_[o][t] = view.merges->slot_mean(&MergeSums::defect, s);
     }
     if (view.merges == nullptr) return;
     const std::vector<double> all = view.merges->defects();
@@ -75,22 +74,19 @@ struct Merging : Measure {
 
  private:
   void see_shares(const StepBlock& block, const OutcomeBlock& view) {
-    const auto o = static_cast<size_t>(view.outcome);
-    std::vector<double> held = over_heads(view.sums->kept_importance);
+    const std::vector<double> kept = over_heads(view.sums->kept_importance);
     const std::vector<double> importance = over_heads(view.sums->total_importance);
     const std::vector<double> present = over_heads(view.sums->kept_attention);
     const std::vector<double> attention = over_heads(view.sums->total_attention);
-    std::vector<double> of_members(held.size(), 0.0);
-    if (view.merges != nullptr) {
-      of_members = over_heads(view.merges->member_attention());
-      const std::vector<double> gain = over_heads(view.merges->member_importance());
-      for (size_t s = 0; s < held.size(); ++s) held[s] += gain[s];
-    }
-    for (size_t s = 0; s < held.size(); ++s) {
-      const size_t t = static_cast<size_t>(block.first_step) + s;
-      represented_[o][t] = retained_share(held[s], importance[s]);
-      dropped_[o][t] = std::max(0.0, attention[s] - present[s] - of_members[s]) /
-                       static_cast<double>(run().info.num_query_heads);
+    const auto of_members = [&](double MergeSums::*part, int64_t s) {
+      return view.merges != nullptr ? view.merges->sum(part, s) : 0;
+    };
+    for (int64_t s = 0; s < block.steps; ++s) {
+      const int64_t t = block.first_step + s;
+      const double held = kept[s] + of_members(&MergeSums::importance, s);
+      const double lost = attention[s] - present[s] - of_members(&MergeSums::attention, s);
+      represented_[view.outcome][t] = retained_share(held, importance[s]);
+      dropped_[view.outcome][t] = std::max(0.0, lost) / run().info.num_query_heads;
     }
   }
 
@@ -127,8 +123,8 @@ struct SlotChanges : Measure {
     const auto values = value_.part(view.outcome, block.first_step, block.steps);
     const auto masses = mass_.part(view.outcome, block.first_step, block.steps);
     for (int64_t s = 0; s < block.steps; ++s) {
-      values[static_cast<size_t>(s)] = view.merges->value_part(s);
-      masses[static_cast<size_t>(s)] = view.merges->mass_part(s);
+      values[s] = view.merges->slot_mean(&MergeSums::value_part, s);
+      masses[s] = view.merges->slot_mean(&MergeSums::mass_part, s);
     }
   }
   void finish(const MeasuredLayer& layer, MeasureResults& results) override {
@@ -165,7 +161,7 @@ struct QuantizationError : Measure {
   MeasureNeeds needs() const override { return {.rounding_norms = true}; }
   void finish(const MeasuredLayer& layer, MeasureResults& results) override {
     layer.for_each_cell([&](ReplayCell cell, size_t o) {
-      const Record& record = run().options.records[static_cast<size_t>(cell.record)];
+      const Record& record = run().options.records[cell.record];
       if (!quantizer(record.settings).changes_entries()) return;
       std::vector<double> relative(layer.norms.rounding(o).size());
       relative_errors(layer.norms.rounding(o), layer.norms.full(), relative);

@@ -6,7 +6,7 @@ namespace kvsim {
 
 double relative_error(double error, double reference) {
   if (reference != 0) return error / reference;
-  return error == 0 ? 0.0 : std::numeric_limits<double>::quiet_NaN();
+  return error == 0 ? 0.0 : kUndefined;
 }
 
 void relative_errors(std::span<const double> error, std::span<const double> reference,
@@ -22,9 +22,8 @@ int64_t undefined_errors(std::span<const double> error, std::span<const double> 
 
 std::vector<int64_t> evaluated_steps(int64_t steps, int64_t count) {
   if (count == 0) count = steps;
-  std::vector<int64_t> chosen(static_cast<size_t>(std::min(count, steps)));
-  for (size_t k = 0; k < chosen.size(); ++k)
-    chosen[k] = static_cast<int64_t>(k) * steps / std::min(count, steps);
+  std::vector<int64_t> chosen(std::min(count, steps));
+  for (int64_t k = 0; k < std::ssize(chosen); ++k) chosen[k] = k * steps / std::min(count, steps);
   return chosen;
 }
 
@@ -97,7 +96,7 @@ struct OutputError : Measure {
   void write_heads(const MeasuredLayer& layer, ReplayCell cell, size_t outcome,
                    MeasureResults& results) const {
     const Table<double>& error = layer.norms.error_heads(outcome);
-    std::vector<double> relative(static_cast<size_t>(error.columns()));
+    std::vector<double> relative(error.columns());
     for (int64_t h = 0; h < error.rows(); ++h) {
       relative_errors(error.row(h), layer.norms.full_heads().row(h), relative);
       results.copy("output_error_head", {cell.record, cell.budget, layer.index, h}, relative);

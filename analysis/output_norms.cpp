@@ -10,16 +10,15 @@ namespace kvsim {
 std::string stream_error_layers(const Dataset& results) {
   if (!results.has("stream_error_rms")) return "";
   const int64_t layers = results.size("layer");
-  const AttributeValue* found = results.attribute("num_layers");
-  const auto* model = found == nullptr ? nullptr : std::get_if<int64_t>(found);
-  if (model == nullptr) return "the " + std::to_string(layers) + " captured layers";
-  if (layers >= *model) return "";
-  return std::to_string(layers) + " of the model's " + std::to_string(*model) + " layers";
+  const auto model = results.attribute_or<int64_t>("num_layers", 0);
+  if (model == 0) return "the " + std::to_string(layers) + " captured layers";
+  if (layers >= model) return "";
+  return std::to_string(layers) + " of the model's " + std::to_string(model) + " layers";
 }
 
 StreamChange::StreamChange(LayerWork& work)
-    : work_(work), heads_(work.query_heads()), width_(work.value_dim()),
-      z_(static_cast<size_t>(work.info().steps())), weighed_(z_.size()) {
+    : work_(work), heads_(work.query_heads()), width_(work.value_dim()), z_(work.info().steps()),
+      weighed_(z_.size()) {
   const OutputPath& path = work.trace().path;
   if (!path.outer.divides) return;
   before_norm_ = work.trace();
@@ -32,22 +31,20 @@ StreamChange::StreamChange(LayerWork& work)
 
 std::vector<float> StreamChange::set_full(const float* z, const OutputRows& there) {
   Vectors rows = read(z, there);
-  for (size_t r = 0; r < rows.size(); ++r) z_[static_cast<size_t>(there.steps[r])] = rows[r];
+  for (size_t r = 0; r < rows.size(); ++r) z_[there.steps[r]] = rows[r];
   weigh(rows, there.steps);
-  for (size_t r = 0; r < rows.size(); ++r) weighed_[static_cast<size_t>(there.steps[r])] = rows[r];
+  for (size_t r = 0; r < rows.size(); ++r) weighed_[there.steps[r]] = rows[r];
   return by_heads(rows);
 }
 
 std::vector<float> StreamChange::change(const float* before, const float* after,
                                         const OutputRows& there) const {
   const auto weighed = [&](const float* x, Vectors& rows) {
-    for (const int64_t step : there.steps)
-      rows.push_back((x == nullptr ? weighed_ : z_)[static_cast<size_t>(step)]);
+    for (const int64_t step : there.steps) rows.push_back((x == nullptr ? weighed_ : z_)[step]);
     if (x == nullptr) return Vectors(rows.size(), std::vector<double>(rows.front().size(), 0.0));
     Vectors moved = read(x, there);
     parallel_for(std::ssize(rows), [&](int64_t r) {
-      const auto at = static_cast<size_t>(r);
-      for (size_t i = 0; i < rows[at].size(); ++i) rows[at][i] += moved[at][i];
+      for (size_t i = 0; i < rows[r].size(); ++i) rows[r][i] += moved[r][i];
     });
     weigh(rows, there.steps);
     return moved;
@@ -55,16 +52,15 @@ std::vector<float> StreamChange::change(const float* before, const float* after,
   Vectors from, to;
   const Vectors moved_from = weighed(before, from), moved_to = weighed(after, to);
   parallel_for(std::ssize(to), [&](int64_t r) {
-    const auto at = static_cast<size_t>(r);
-    const bool same = moved_from[at] ==
-                      moved_to[at];  // two roots of one vector may differ by rounding
-    for (size_t i = 0; i < to[at].size(); ++i) to[at][i] = same ? 0 : to[at][i] - from[at][i];
+    const bool same = moved_from[r] ==
+                      moved_to[r];  // two roots of one vector may differ by rounding
+    for (size_t i = 0; i < to[r].size(); ++i) to[r][i] = same ? 0 : to[r][i] - from[r][i];
   });
   return by_heads(to);
 }
 
 std::vector<float> StreamChange::gated(const float* x, int64_t first, int64_t steps) const {
-  std::vector<float> out(static_cast<size_t>(heads_ * steps * width_));
+  std::vector<float> out(heads_ * steps * width_);
   work_.backend().read_outputs(x, std::ssize(out), out.data());
   if (work_.trace().path.gate.empty()) return out;
   parallel_for(heads_, [&](int64_t h) {
@@ -80,14 +76,13 @@ std::vector<float> StreamChange::gated(const float* x, int64_t first, int64_t st
 }
 
 StreamChange::Vectors StreamChange::read(const float* x, const OutputRows& there) const {
-  std::vector<float> all(static_cast<size_t>(heads_ * there.stride * width_));
+  std::vector<float> all(heads_ * there.stride * width_);
   work_.backend().read_outputs(x, std::ssize(all), all.data());
   Vectors rows(there.rows.size());
   parallel_for(std::ssize(rows), [&](int64_t r) {
-    std::vector<double>& row = rows[static_cast<size_t>(r)];
+    std::vector<double>& row = rows[r];
     for (int64_t h = 0; h < heads_; ++h) {
-      const auto from = all.begin() +
-                        (h * there.stride + there.rows[static_cast<size_t>(r)]) * width_;
+      const auto from = all.begin() + (h * there.stride + there.rows[r]) * width_;
       row.insert(row.end(), from, from + width_);
     }
   });
@@ -99,7 +94,7 @@ void StreamChange::read_gate(int64_t head, int64_t step, std::vector<double>& ga
   const OutputPath& path = work_.trace().path;
   std::vector<float> own;
   path.read_gate(head, work_.info().first_step() + step, own);
-  gate.resize(static_cast<size_t>(width_));
+  gate.resize(width_);
   for (size_t c = 0; c < gate.size(); ++c)
     gate[c] = static_cast<double>(own[std::min(c, own.size() - 1)]) /
               static_cast<double>(path.usual_gate[static_cast<size_t>(head * width_) + c]);
@@ -115,10 +110,10 @@ void StreamChange::weigh(Vectors& outputs, const std::vector<int64_t>& steps) co
     return norm.usual / (root > 0 ? root : 1);  // a vector of zeros stays one
   };
   parallel_for(std::ssize(outputs), [&](int64_t r) {
-    std::vector<double>& row = outputs[static_cast<size_t>(r)];
+    std::vector<double>& row = outputs[r];
     std::vector<double> gate;
     for (int64_t h = 0; h < heads_ && !path.gate.empty(); ++h) {
-      read_gate(h, steps[static_cast<size_t>(r)], gate);
+      read_gate(h, steps[r], gate);
       for (size_t c = 0; c < gate.size(); ++c) row[static_cast<size_t>(h * width_) + c] *= gate[c];
     }
     if (!path.inner.divides) return;
@@ -133,7 +128,7 @@ void StreamChange::weigh(Vectors& outputs, const std::vector<int64_t>& steps) co
   if (projection_ == nullptr || outputs.empty()) return;
   const std::vector<float> vectors = by_heads(outputs);
   std::vector<int64_t> all(outputs.size());
-  for (size_t r = 0; r < all.size(); ++r) all[r] = static_cast<int64_t>(r);
+  for (int64_t r = 0; r < std::ssize(all); ++r) all[r] = r;
   std::vector<double> norms(outputs.size());
   projection_->norms(std::vector<const float*>{vectors.data()}, std::ssize(all), all, norms.data());
   const auto columns = static_cast<double>(before_norm_.wo.dim(2));
@@ -143,19 +138,18 @@ void StreamChange::weigh(Vectors& outputs, const std::vector<int64_t>& steps) co
 
 std::vector<float> StreamChange::by_heads(const Vectors& outputs) const {
   const int64_t rows = std::ssize(outputs);
-  std::vector<float> out(static_cast<size_t>(heads_ * rows * width_));
+  std::vector<float> out(heads_ * rows * width_);
   for (int64_t r = 0; r < rows; ++r)
     for (int64_t h = 0; h < heads_; ++h)
       for (int64_t c = 0; c < width_; ++c)
-        out[static_cast<size_t>((h * rows + r) * width_ + c)] = static_cast<float>(
-            outputs[static_cast<size_t>(r)][static_cast<size_t>(h * width_ + c)]);
+        out[(h * rows + r) * width_ + c] = static_cast<float>(outputs[r][h * width_ + c]);
   return out;
 }
 
 namespace {
 
 std::span<double> part(Table<double>& table, int64_t row, int64_t first, int64_t steps) {
-  return table.row(row).subspan(static_cast<size_t>(first), static_cast<size_t>(steps));
+  return table.row(row).subspan(first, steps);
 }
 
 }  // namespace
@@ -165,7 +159,7 @@ OutputNorms::OutputNorms(LayerWork& work, size_t outcomes, std::vector<int64_t> 
     : work_(work), steps_(std::move(steps)), heads_(heads), rounding_(rounding),
       projection_(work.backend().projection(work.trace())) {
   if (work.trace().path.needs_evaluation()) change_ = std::make_unique<StreamChange>(work);
-  const std::vector<double> series(static_cast<size_t>(work.info().steps()), kUndefined);
+  const std::vector<double> series(work.info().steps(), kUndefined);
   full_ = series;
   if (heads) full_heads_ = Table<double>(work.query_heads(), work.info().steps(), kUndefined);
   outcomes_.assign(outcomes, {series, full_heads_, rounding ? series : std::vector<double>()});
@@ -188,11 +182,9 @@ void OutputNorms::add(const StepBlock& block) {
 /// The projected steps of a block, and which of its outputs are theirs.
 OutputRows OutputNorms::projected(const StepBlock& block) const {
   OutputRows there;
-  there.stride = block.output_steps ? static_cast<int64_t>(block.output_steps->size())
-                                    : block.steps;
+  there.stride = block.output_steps ? std::ssize(*block.output_steps) : block.steps;
   for (int64_t row = 0; row < there.stride; ++row) {
-    const int64_t step = block.output_steps ? (*block.output_steps)[static_cast<size_t>(row)]
-                                            : block.first_step + row;
+    const int64_t step = block.output_steps ? (*block.output_steps)[row] : block.first_step + row;
     if (!std::ranges::binary_search(steps_, step)) continue;
     there.rows.push_back(row);
     there.steps.push_back(step);
@@ -210,14 +202,14 @@ void OutputNorms::add_errors(const StepBlock& block, const std::vector<const flo
       outputs.push_back(&error);
       continue;
     }
-    for (const int64_t step : there.steps) error[static_cast<size_t>(step)] = 0;
+    for (const int64_t step : there.steps) error[step] = 0;
   }
   if (there.steps.empty() || inputs.empty()) return;
   const std::vector<double> norms = change_ ? changed_norms(block, there)
                                             : norms_of_rows(inputs, there);
   for (size_t x = 0; x < inputs.size(); ++x)
     for (size_t k = 0; k < there.steps.size(); ++k)
-      (*outputs[x])[static_cast<size_t>(there.steps[k])] = norms[x * there.steps.size() + k];
+      (*outputs[x])[there.steps[k]] = norms[x * there.steps.size() + k];
 }
 
 /// Norms [inputs][rows] of products with W_O.
@@ -251,8 +243,7 @@ std::vector<double> OutputNorms::changed_norms(const StepBlock& block, const Out
 /// Change that rounding makes: from the outputs without it to those with it.
 std::vector<double> OutputNorms::rounding_norms(const OutcomeBlock& view, const OutputRows& there) {
   if (!change_) return norms_of_rows({view.rounding}, there);
-  std::vector<float> without(
-      static_cast<size_t>(work_.query_heads() * there.stride * work_.value_dim()));
+  std::vector<float> without(work_.query_heads() * there.stride * work_.value_dim());
   work_.backend().read_outputs(view.delta, std::ssize(without), without.data());
   for (size_t i = 0; i < without.size(); ++i) without[i] -= view.rounding[i];
   return norms_of({change_->change(without.data(), view.delta, there)}, there);
@@ -262,8 +253,7 @@ void OutputNorms::add_rounding(const StepBlock& block, const OutputRows& there) 
   for (const OutcomeBlock& view : block.outcomes) {
     std::vector<double> norms(there.steps.size(), 0.0);
     if (view.rounding != nullptr && !there.steps.empty()) norms = rounding_norms(view, there);
-    for (size_t k = 0; k < there.steps.size(); ++k)
-      of(view).rounding[static_cast<size_t>(there.steps[k])] = norms[k];
+    for (size_t k = 0; k < there.steps.size(); ++k) of(view).rounding[there.steps[k]] = norms[k];
   }
 }
 

@@ -82,7 +82,7 @@ class OutputNorms {
                                const OutputRows& there);
   std::vector<double> changed_norms(const StepBlock& block, const OutputRows& there);
   std::vector<double> rounding_norms(const OutcomeBlock& view, const OutputRows& there);
-  Outcome& of(const OutcomeBlock& view) { return outcomes_[static_cast<size_t>(view.outcome)]; }
+  Outcome& of(const OutcomeBlock& view) { return outcomes_[view.outcome]; }
 
   LayerWork& work_;
   std::unique_ptr<StreamChange> change_;  ///< null: a product with W_O is all there is

@@ -150,18 +150,17 @@ class Judge {
 
   void start(int64_t heads) {
     heads_.clear();
-    heads_.resize(static_cast<size_t>(heads));
+    heads_.resize(heads);
     for (Head& head : heads_) head.predictor = make_predictor(predictor_);
   }
   void see(const ScoreRows& rows) {
-    std::vector<double> now(static_cast<size_t>(rows.columns));
+    std::vector<double> now(rows.columns);
     for (int64_t x = 0; x < rows.heads; ++x)
       for (int64_t r = 0; r < rows.rows; ++r) {
         const auto scores = rows.row(x, r);
-        const double factor = of_attention_ ? rows.shrink[static_cast<size_t>(x * rows.rows + r)]
-                                            : 1.0;
+        const double factor = of_attention_ ? rows.shrink[x * rows.rows + r] : 1.0;
         for (size_t i = 0; i < now.size(); ++i) now[i] = scores[i] * factor;
-        step(heads_[static_cast<size_t>(x)], rows.block->positions[static_cast<size_t>(r)], now,
+        step(heads_[x], rows.block->positions[r], now,
              rows.block->attention_row(static_cast<int>(x), r));
       }
   }
@@ -211,9 +210,9 @@ class Relative {
  public:
   void start(const AttentionBlock& block) {
     first_.assign(block.logits.size() / static_cast<size_t>(block.rows), 0.0);
-    first_sum_.assign(static_cast<size_t>(block.heads), 0.0);
+    first_sum_.assign(block.heads, 0.0);
     for (int x = 0; x < block.heads; ++x) {
-      first_sum_[static_cast<size_t>(x)] = block.log_sum_exp[static_cast<size_t>(x * block.rows)];
+      first_sum_[x] = block.log_sum_exp[x * block.rows];
       std::copy_n(block.logit_row(x, 0), block.columns, first_.begin() + x * block.columns);
     }
   }
@@ -230,8 +229,7 @@ class Relative {
     };
     parallel_for(block.heads * block.rows, [&](int64_t row) {
       const int64_t x = row / block.rows;
-      rows.shrink[static_cast<size_t>(row)] = change(first_sum_[static_cast<size_t>(x)] -
-                                                     block.log_sum_exp[static_cast<size_t>(row)]);
+      rows.shrink[row] = change(first_sum_[x] - block.log_sum_exp[row]);
       const double* first = first_.data() + x * block.columns;
       for (int64_t i = 0; i < block.columns; ++i) {
         const auto at = static_cast<size_t>(row * block.columns + i);
@@ -265,12 +263,8 @@ std::vector<PredictionError> prediction_errors(LayerWork& work, int64_t horizon)
   for (size_t score = 0; score < predicted_scores().size(); ++score)
     for (size_t p = 0; p < score_predictors().size(); ++p)
       judges.emplace_back(info, p, score == 1, horizon);
-  const std::vector<int64_t> later(info.query_position.begin() + info.first_step(),
-                                   info.query_position.end());
-  AttentionPass pass;
-  pass.positions = later;
-  pass.look_ahead = true;  // what really came is compared, nothing is decided by it
-  pass.logits = true;
+  // What really came is compared, nothing is decided by it.
+  const AttentionPass pass{.positions = info.later_queries(), .look_ahead = true, .logits = true};
   Relative relative;
   for_each_attention_block(work, pass, [&](const AttentionBlock& block, int64_t first_row) {
     if (first_row == 0) {
@@ -278,8 +272,7 @@ std::vector<PredictionError> prediction_errors(LayerWork& work, int64_t horizon)
       for (Judge& judge : judges) judge.start(block.heads);
     }
     const ScoreRows rows = relative.rows(block);
-    parallel_for(static_cast<int64_t>(judges.size()),
-                 [&](int64_t j) { judges[static_cast<size_t>(j)].see(rows); });
+    parallel_for(std::ssize(judges), [&](int64_t j) { judges[j].see(rows); });
   });
   std::vector<PredictionError> errors;
   for (const Judge& judge : judges) errors.push_back(judge.result());

@@ -10,7 +10,6 @@ namespace {
 
 constexpr const char* kCell = "policy budget";
 constexpr double kNothing = 1e-12;  // of a stream error
-constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 // Behind every measure that it reads.
 const DeclareMeasure measure(
     {.name = "ranked", .place = 890, .when = &kAlways},
@@ -50,12 +49,10 @@ struct Ranked : Measure {
 
  private:
   static double value(MeasureResults& results, const char* name, int64_t p, int64_t b) {
-    return results.has(name) ? results.row(name, {p, b})[0] : kUnknown;
+    return results.has(name) ? results.row(name, {p, b})[0] : kUndefined;
   }
   double n() const { return static_cast<double>(run().info.prompt_len); }
-  const Settings& settings(int64_t p) const {
-    return run().options.records[static_cast<size_t>(p)].settings;
-  }
+  const Settings& settings(int64_t p) const { return run().options.records[p].settings; }
 
   /// Writes what is held, and returns it over what the budget gives.
   double add_held(MeasureResults& results, int64_t p, int64_t b) const {
@@ -65,13 +62,12 @@ struct Ranked : Measure {
     const double full = of("compression") * (slots + of("bytes_side"));
     double held = 1 / of("compression");
     double given = of("budget_entries") / n();
-    double factor = kUnknown;
+    double factor = kUndefined;
     if (const std::string& form = run().options.equal_bytes; !form.empty()) {
       std::string name = "bytes_" + form;
       std::ranges::replace(name, '-', '_');
       held = of(name.c_str()) / full;
-      given = std::min(1.0,
-                       run().options.budgets[static_cast<size_t>(b)].ratio(run().info.prompt_len));
+      given = std::min(1.0, run().options.budgets[b].ratio(run().info.prompt_len));
     } else {
       factor = of("realised_ratio") / given;
       const auto later = static_cast<double>(run().info.total_len - run().info.prompt_len);

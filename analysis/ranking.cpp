@@ -125,8 +125,7 @@ Standing standing(const Contest& contest) {
   const double none = contest.scale == Scale::log ? 1 : 0;
   for (size_t p = 0; p < count; ++p) {
     const auto from_best = [&](const std::vector<double>& series) {
-      return difference(series, contest.series[static_cast<size_t>(found.best)], contest.units,
-                        contest.scale);
+      return difference(series, contest.series[found.best], contest.units, contest.scale);
     };
     found.differences.push_back(found.best < 0 ? kNothing : from_best(contest.series[p]));
     found.equal_bytes.push_back(kNothing);

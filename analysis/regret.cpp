@@ -12,10 +12,10 @@ constexpr double kRate = 4;
 void add_best_set(const Table<float>& gain, std::span<const double> mu, int64_t budget,
                   std::span<double> rho) {
   const int64_t entries = gain.columns();
-  std::vector<double> score(static_cast<size_t>(entries));
+  std::vector<double> score(entries);
   for (int64_t t = 0; t < gain.rows(); ++t) {
     const auto row = gain.row(t);
-    const double weight = mu[static_cast<size_t>(t)];
+    const double weight = mu[t];
     for (size_t i = 0; i < score.size(); ++i) score[i] += weight * static_cast<double>(row[i]);
   }
   std::vector<uint32_t> order(score.size());
@@ -29,7 +29,7 @@ void add_best_set(const Table<float>& gain, std::span<const double> mu, int64_t 
     const auto row = gain.row(t);
     double sum = 0;
     for (auto i = order.begin(); i != best; ++i) sum += static_cast<double>(row[*i]);
-    rho[static_cast<size_t>(t)] += sum;
+    rho[t] += sum;
   }
 }
 
@@ -39,22 +39,19 @@ ImportanceGains importance_gains(LayerWork& work, const float* importance, int64
                                  std::span<const double> total, std::span<const double> base,
                                  bool per_query_head) {
   const int group = work.group_size();
-  const auto steps = static_cast<int64_t>(total.size());
+  const auto steps = std::ssize(total);
   ImportanceGains gains;
   gains.base.assign(base.begin(), base.end());
-  gains.owners.assign(static_cast<size_t>(per_query_head ? work.query_heads() : work.kv_heads()),
+  gains.owners.assign(per_query_head ? work.query_heads() : work.kv_heads(),
                       Table<float>(steps, work.entries()));
-  AttentionPass pass;
-  pass.positions = std::span(work.info().query_position)
-                       .subspan(static_cast<size_t>(work.info().first_step()), total.size());
-  pass.look_ahead = true;
+  const AttentionPass pass{.positions = work.info().later_queries(), .look_ahead = true};
   for_each_attention_block(work, pass, [&](const AttentionBlock& block, int64_t first_row) {
     for (int x = 0; x < group; ++x) {
       const int head = block.kv_head * group + x;
-      Table<float>& gain = gains.owners[static_cast<size_t>(per_query_head ? head : block.kv_head)];
+      Table<float>& gain = gains.owners[per_query_head ? head : block.kv_head];
       const float* weight = importance + head * stride;
       for (int64_t r = 0; r < block.rows; ++r) {
-        const double z = total[static_cast<size_t>(first_row + r)];
+        const double z = total[first_row + r];
         const float* attention = block.attention_row(x, r);
         const auto out = gain.row(first_row + r);
         for (size_t i = 0; z != 0 && i < out.size(); ++i) {
@@ -71,12 +68,12 @@ double minmax_bound(const ImportanceGains& gains, int64_t budget) {
   const size_t steps = gains.base.size();
   std::vector<double> mu(steps, 1 / static_cast<double>(steps));
   double bound = std::numeric_limits<double>::infinity();
-  Table<double> shares(static_cast<int64_t>(gains.owners.size()), static_cast<int64_t>(steps));
+  Table<double> shares(std::ssize(gains.owners), static_cast<int64_t>(steps));
   for (int round = 0; round < kRounds; ++round) {
     parallel_for(shares.rows(), [&](int64_t owner) {
       const auto share = shares.row(owner);
       std::fill(share.begin(), share.end(), 0.0);
-      add_best_set(gains.owners[static_cast<size_t>(owner)], mu, budget, share);
+      add_best_set(gains.owners[owner], mu, budget, share);
     });
     double value = 0;
     double sum = 0;

@@ -25,16 +25,14 @@ void retained_pooled(const Table<double>& kept, const Table<double>& total, std:
 
 void retained_of_head(const Table<double>& kept, const Table<double>& total, int head,
                       std::span<double> out) {
-  for (size_t s = 0; s < out.size(); ++s) {
-    const auto step = static_cast<int64_t>(s);
-    out[s] = retained_share(kept(head, step), total(head, step));
-  }
+  for (int64_t s = 0; s < std::ssize(out); ++s)
+    out[s] = retained_share(kept(head, s), total(head, s));
 }
 
 double outlier_count(std::span<const double> retained_importance, double threshold) {
   const auto undefined = [](double value) { return std::isnan(value); };
   if (std::all_of(retained_importance.begin(), retained_importance.end(), undefined))
-    return std::numeric_limits<double>::quiet_NaN();
+    return kUndefined;
   return static_cast<double>(std::count_if(retained_importance.begin(), retained_importance.end(),
                                            [&](double value) { return value < threshold; }));
 }
@@ -72,22 +70,21 @@ struct Retained : Measure {
     const size_t outcomes = layer.replay.count();
     importance_ = attention_ = StepSeries(outcomes, run().info.steps());
     if (!run().options.per_head) return;
-    const StepSeries heads(static_cast<size_t>(run().info.num_query_heads), run().info.steps());
+    const StepSeries heads(run().info.num_query_heads, run().info.steps());
     importance_heads_.assign(outcomes, heads);
     attention_heads_.assign(outcomes, heads);
   }
   void see(const StepBlock& block, const OutcomeBlock& view) override {
     if (view.sums == nullptr) return;
-    const auto o = static_cast<size_t>(view.outcome);
     retained_pooled(view.sums->kept_importance, view.sums->total_importance,
                     importance_.part(view.outcome, block.first_step, block.steps));
     retained_pooled(view.sums->kept_attention, view.sums->total_attention,
                     attention_.part(view.outcome, block.first_step, block.steps));
     for (int h = 0; run().options.per_head && h < run().info.num_query_heads; ++h) {
       retained_of_head(view.sums->kept_importance, view.sums->total_importance, h,
-                       importance_heads_[o].part(h, block.first_step, block.steps));
+                       importance_heads_[view.outcome].part(h, block.first_step, block.steps));
       retained_of_head(view.sums->kept_attention, view.sums->total_attention, h,
-                       attention_heads_[o].part(h, block.first_step, block.steps));
+                       attention_heads_[view.outcome].part(h, block.first_step, block.steps));
     }
   }
   void finish(const MeasuredLayer& layer, MeasureResults& results) override {
@@ -103,10 +100,9 @@ struct Retained : Measure {
       results.set("retained_attention_p01", at, percentile(attention_[o], 1));
       results.set("outlier_count", at, outlier_count_of(importance_[o]));
       for (int h = 0; run().options.per_head && h < run().info.num_query_heads; ++h) {
-        const auto head = static_cast<size_t>(h);
         const std::initializer_list<int64_t> of_head = {cell.record, cell.budget, layer.index, h};
-        results.copy("retained_importance_head", of_head, importance_heads_[o][head]);
-        results.copy("retained_attention_head", of_head, attention_heads_[o][head]);
+        results.copy("retained_importance_head", of_head, importance_heads_[o][h]);
+        results.copy("retained_attention_head", of_head, attention_heads_[o][h]);
       }
     });
   }

@@ -23,7 +23,7 @@ TrueRisk::TrueRisk(int kv_heads, int64_t entries, const float* importance, int64
 void TrueRisk::add(const AttentionBlock& block, int64_t) {
   constexpr int64_t kTile = 512;
   const auto risk = risk_.row(block.kv_head);
-  const auto entries = static_cast<int64_t>(risk.size());
+  const auto entries = std::ssize(risk);
   parallel_for((entries + kTile - 1) / kTile, [&](int64_t tile) {
     const int64_t end = std::min(entries, (tile + 1) * kTile);
     for (int x = 0; x < block.heads; ++x) {
@@ -31,7 +31,7 @@ void TrueRisk::add(const AttentionBlock& block, int64_t) {
       for (int64_t r = 0; r < block.rows; ++r) {
         const float* row = block.attention_row(x, r);
         for (int64_t i = tile * kTile; i < end; ++i) {
-          double& largest = risk[static_cast<size_t>(i)];
+          double& largest = risk[i];
           largest = std::max(largest, static_cast<double>(row[i]) * static_cast<double>(weight[i]));
         }
       }
@@ -64,23 +64,6 @@ struct RiskEstimates {
   Table<double> prior;     ///< [Hkv][n] what the estimate would be at the prior; empty: none
 };
 
-/// Scores of all estimators; everything given must outlive it.
-class RiskScores {
- public:
-  RiskScores(const TraceInfo& info, std::vector<int> layers, const SideFiles& files);
-  /// Entries of a KV head that have an estimate.
-  Range candidates() const;
-  std::vector<RiskEstimates> of_layer(LayerWork& work) const;
-
- private:
-  const TraceInfo& info_;
-  const SideFiles& files_;
-  std::vector<int> layers_;
-  std::vector<Budget> budgets_;
-  Preparation preparation_;
-  std::vector<PreparedRecord> records_;
-};
-
 namespace {
 
 /// Where each score would be if it were at the prior: the mean of the head's unclamped scores,
@@ -91,8 +74,8 @@ Table<double> priors(LayerWork& work, const ScoredLayer& scored, const Settings&
   Table<double> prior(scored.owners(), scored.entries(), 1.0);
   if (!weight.changes_nothing()) prior = weight.weights(work, false);
   for (int64_t owner = 0; owner < prior.rows(); ++owner) {
-    const auto unclamped = scored.unweighted_raw.row(owner).subspan(
-        static_cast<size_t>(candidates.begin), static_cast<size_t>(candidates.size()));
+    const auto unclamped = scored.unweighted_raw.row(owner).subspan(candidates.begin,
+                                                                    candidates.size());
     const double mean = std::accumulate(unclamped.begin(), unclamped.end(), 0.0) /
                         static_cast<double>(candidates.size());
     for (double& value : prior.row(owner)) value *= mean;
@@ -113,37 +96,50 @@ const std::vector<Estimator>& risk_estimators() {
   return all;
 }
 
-RiskScores::RiskScores(const TraceInfo& info, std::vector<int> layers, const SideFiles& files)
-    : info_(info), files_(files), layers_(std::move(layers)), budgets_{Budget::parse("0.5")},
-      preparation_(info_, layers_, budgets_) {
-  for (const Estimator& estimator : risk_estimators())
-    records_.push_back(preparation_.prepare(Record::parse(estimator.record)));
-}
-
-Range RiskScores::candidates() const {
-  return preparation_.plans()[records_.front().budgets.front().plan].segments.front().candidates;
-}
-
-std::vector<RiskEstimates> RiskScores::of_layer(LayerWork& work) const {
-  std::vector<ScorePlan> plans;
-  for (const PreparedRecord& record : records_) {
-    plans.push_back(preparation_.plans()[record.budgets.front().plan]);
-    plans.back().wants_unweighted = true;
+/// Scores of all estimators; everything given must outlive it.
+class RiskScores {
+ public:
+  RiskScores(const TraceInfo& info, std::vector<int> layers, const SideFiles& files)
+      : info_(info), files_(files), layers_(std::move(layers)), budgets_{Budget::parse("0.5")},
+        preparation_(info_, layers_, budgets_) {
+    for (const Estimator& estimator : risk_estimators())
+      records_.push_back(preparation_.prepare(Record::parse(estimator.record)));
   }
-  std::vector<const ScorePlan*> pointers;
-  for (const ScorePlan& plan : plans) pointers.push_back(&plan);
-  const auto results = score_layer(work, files_, 0, pointers);
-  std::vector<RiskEstimates> estimates;
-  for (size_t p = 0; p < plans.size(); ++p) {
-    const ScoredLayer& scored = *results[p].front();
-    const Settings& settings = plans[p].settings;
-    const bool has_prior = !chosen<Prior>(settings).changes_nothing();
-    estimates.push_back(
-        {candidates(), scored.score,
-         has_prior ? priors(work, scored, settings, candidates()) : Table<double>()});
+
+  /// Entries of a KV head that have an estimate.
+  Range candidates() const {
+    return preparation_.plans()[records_.front().budgets.front().plan].segments.front().candidates;
   }
-  return estimates;
-}
+
+  std::vector<RiskEstimates> of_layer(LayerWork& work) const {
+    std::vector<ScorePlan> plans;
+    for (const PreparedRecord& record : records_) {
+      plans.push_back(preparation_.plans()[record.budgets.front().plan]);
+      plans.back().wants_unweighted = true;
+    }
+    std::vector<const ScorePlan*> pointers;
+    for (const ScorePlan& plan : plans) pointers.push_back(&plan);
+    const auto results = score_layer(work, files_, 0, pointers);
+    std::vector<RiskEstimates> estimates;
+    for (size_t p = 0; p < plans.size(); ++p) {
+      const ScoredLayer& scored = *results[p].front();
+      const Settings& settings = plans[p].settings;
+      const bool has_prior = !chosen<Prior>(settings).changes_nothing();
+      estimates.push_back(
+          {candidates(), scored.score,
+           has_prior ? priors(work, scored, settings, candidates()) : Table<double>()});
+    }
+    return estimates;
+  }
+
+ private:
+  const TraceInfo& info_;
+  const SideFiles& files_;
+  std::vector<int> layers_;
+  std::vector<Budget> budgets_;
+  Preparation preparation_;
+  std::vector<PreparedRecord> records_;
+};
 
 }  // namespace kvsim
 
@@ -167,7 +163,7 @@ VariableValues samples(const RunShape& run) {
   const Settings settings = Record::parse(risk_estimators().front().record).settings;
   const int64_t window = chosen<Queries>(settings).window(settings, 0, run.info.prompt_len);
   const int64_t candidates = run.info.num_kv_heads * (run.info.prompt_len - window);
-  std::vector<int64_t> numbers(static_cast<size_t>(std::clamp<int64_t>(candidates, 1, kSamples)));
+  std::vector<int64_t> numbers(std::clamp<int64_t>(candidates, 1, kSamples));
   std::iota(numbers.begin(), numbers.end(), int64_t{0});
   return numbers;
 }
@@ -211,10 +207,9 @@ struct RiskMeasure : Measure {
   void finish(const MeasuredLayer& layer, MeasureResults& results) override {
     const std::vector<RiskEstimates> estimates = scores_.of_layer(layer.work);
     take_samples(true_->risk(), results.row("risk_true", {layer.index}));
-    for (size_t e = 0; e < estimates.size(); ++e) {
-      const auto at = static_cast<int64_t>(e);
-      write_quality(estimates[e], {layer.index, at}, results);
-      take_samples(estimates[e].estimate, results.row("risk_estimate", {layer.index, at}));
+    for (int64_t e = 0; e < std::ssize(estimates); ++e) {
+      write_quality(estimates[e], {layer.index, e}, results);
+      take_samples(estimates[e].estimate, results.row("risk_estimate", {layer.index, e}));
     }
   }
 
@@ -224,8 +219,7 @@ struct RiskMeasure : Measure {
     const Range candidates = scores_.candidates();
     const auto cut = [&](const Table<double>& table, int64_t kv) {
       return table.empty() ? std::span<const double>()
-                           : table.row(kv).subspan(static_cast<size_t>(candidates.begin),
-                                                   static_cast<size_t>(candidates.size()));
+                           : table.row(kv).subspan(candidates.begin, candidates.size());
     };
     const Table<double>& risk = true_->risk();
     std::vector<double> ranks, ratio, under, exceeds;
@@ -246,11 +240,10 @@ struct RiskMeasure : Measure {
   /// Entries evenly spaced over the candidates of all KV heads.
   void take_samples(const Table<double>& table, std::span<double> out) const {
     const Range candidates = scores_.candidates();
-    const auto count = candidates.size() == 0 ? 0 : static_cast<int64_t>(out.size());
+    const auto count = candidates.size() == 0 ? 0 : std::ssize(out);
     for (int64_t k = 0; k < count; ++k) {
       const int64_t at = k * table.rows() * candidates.size() / count;
-      out[static_cast<size_t>(k)] = table(at / candidates.size(),
-                                          candidates.begin + at % candidates.size());
+      out[k] = table(at / candidates.size(), candidates.begin + at % candidates.size());
     }
   }
 

@@ -203,7 +203,7 @@ int64_t block_length(std::span<const double> series) {
   if (count < 3) return 1;
   const auto n = static_cast<double>(count);
   const double centre = mean(series);
-  const auto at = [&](int64_t t) { return series[static_cast<size_t>(t)] - centre; };
+  const auto at = [&](int64_t t) { return series[t] - centre; };
   const auto products = [&](int64_t lag) {  // of what is `lag` steps apart, and of either part
     std::array<double, 3> sums{};
     for (int64_t t = lag; t < count; ++t) sums[0] += at(t) * at(t - lag);
@@ -236,7 +236,7 @@ int64_t block_length(std::span<const double> series) {
   for (int64_t lag = 1; lag <= window; ++lag) {
     const double along = static_cast<double>(lag) / static_cast<double>(window);
     const double weight = along <= 0.5 ? 1 : 2 * (1 - along);
-    const double part = 2 * weight * covariances[static_cast<size_t>(lag)];
+    const double part = 2 * weight * covariances[lag];
     slope += part * static_cast<double>(lag);
     density += part;
   }
@@ -249,11 +249,11 @@ double block_error(std::span<const double> series, int64_t block) {
   const int64_t count = std::ssize(series);
   const double centre = mean(series);
   double sum = 0;  // of the block that begins at step t, less the mean
-  for (int64_t t = 0; t < block; ++t) sum += series[static_cast<size_t>(t % count)] - centre;
+  for (int64_t t = 0; t < block; ++t) sum += series[t % count] - centre;
   double squares = 0;
   for (int64_t t = 0; t < count; ++t) {
     squares += sum * sum;
-    sum += series[static_cast<size_t>((t + block) % count)] - series[static_cast<size_t>(t)];
+    sum += series[(t + block) % count] - series[t];
   }
   const auto n = static_cast<double>(count);
   return std::sqrt(squares / n / static_cast<double>(block) / n);
@@ -297,14 +297,14 @@ Bounded paired(std::span<const double> values, std::span<const double> others, U
 void resample(int64_t count, Units units, int64_t block, uint64_t seed,
               const std::function<void(std::span<const int64_t>)>& seen) {
   if (units == Units::traces) block = 1;
-  std::vector<int64_t> drawn(static_cast<size_t>(count));
+  std::vector<int64_t> drawn(count);
   for (uint64_t a = 0; a < kResamples; ++a) {
     uint64_t index = 0;
     for (int64_t taken = 0; taken < count; taken += block) {
       const double u = uniform(seed, a, index++, kBootstrapStream);
       const auto begin = static_cast<int64_t>(std::floor(u * static_cast<double>(count)));
       for (int64_t t = taken; t < std::min(count, taken + block); ++t)
-        drawn[static_cast<size_t>(t)] = (begin + t - taken) % count;
+        drawn[t] = (begin + t - taken) % count;
     }
     seen(drawn);
   }

@@ -3,9 +3,6 @@
 
 namespace kvsim {
 
-/// Statistic of nothing: NaN, which results hold as a missing value.
-inline constexpr double kUndefined = std::numeric_limits<double>::quiet_NaN();
-
 /// Summaries over steps (metrics.md 0). NaN marks "undefined" and is left out; a summary of nothing
 /// is NaN. Sums are float64 in the order of the values.
 std::vector<double> defined(std::span<const double> values);  ///< without NaN

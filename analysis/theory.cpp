@@ -30,9 +30,11 @@ struct Tally {
   }
 };
 
-struct Tallies {
-  Tally no_high, mean, max, max_prior, mean_outranks, max_outranks, prior_outranks;
-};
+constexpr Estimate RiskSample::*kSampled[] = {&RiskSample::no_high,       &RiskSample::mean,
+                                              &RiskSample::max,           &RiskSample::max_prior,
+                                              &RiskSample::mean_outranks, &RiskSample::max_outranks,
+                                              &RiskSample::prior_outranks};
+using Tallies = std::array<Tally, std::size(kSampled)>;
 
 /// Running state of one sampled window.
 class Window {
@@ -54,16 +56,16 @@ class Window {
     max_ = std::max(max_, value);
   }
   void tally(int64_t m, Tallies& to) const {
-    const double mean = sum_ / static_cast<double>(m);
-    const double s = model_.steady;
-    const double r = model_.prior;
-    to.no_high.add(highs_ == 0);
-    to.mean.add(mean);
-    to.max.add(max_);
-    to.max_prior.add(std::max(max_, r));
-    to.mean_outranks.add(mean > s);
-    to.max_outranks.add(max_ > s);
-    to.prior_outranks.add(std::max(max_, r) > std::max(s, r));
+    const double mean = sum_ / static_cast<double>(m), s = model_.steady, r = model_.prior;
+    const double with_prior = std::max(max_, r);
+    const double seen[] = {highs_ == 0 ? 1.0 : 0.0,
+                           mean,
+                           max_,
+                           with_prior,
+                           mean > s ? 1.0 : 0.0,
+                           max_ > s ? 1.0 : 0.0,
+                           with_prior > std::max(s, r) ? 1.0 : 0.0};
+    for (size_t k = 0; k < to.size(); ++k) to[k].add(seen[k]);
   }
   double max() const { return max_; }
 
@@ -181,11 +183,9 @@ std::vector<RiskSample> simulate_risk(const RiskModel& model, const std::vector<
   }
   std::vector<RiskSample> result;
   for (size_t i = 0; i < sizes.size(); ++i) {
-    const Tallies& t = tallies[i];
-    result.push_back({sizes[i], t.no_high.estimate(samples), t.mean.estimate(samples),
-                      t.max.estimate(samples), t.max_prior.estimate(samples),
-                      t.mean_outranks.estimate(samples), t.max_outranks.estimate(samples),
-                      t.prior_outranks.estimate(samples)});
+    result.emplace_back().m = sizes[i];
+    for (size_t k = 0; k < tallies[i].size(); ++k)
+      result.back().*kSampled[k] = tallies[i][k].estimate(samples);
   }
   return result;
 }
@@ -197,7 +197,7 @@ std::vector<double> sampled_max_distribution(const RiskModel& model, const std::
     Window window(model, seed, static_cast<uint64_t>(sample));
     for (int64_t j = 0; j < model.m; ++j) window.observe(j);
     const auto first = std::ranges::lower_bound(x, window.max()) - x.begin();
-    for (size_t i = static_cast<size_t>(first); i < x.size(); ++i) below[i] += 1;
+    for (size_t i = first; i < x.size(); ++i) below[i] += 1;
   }
   for (double& share : below) share /= static_cast<double>(samples);
   return below;
@@ -211,7 +211,6 @@ bool RiskRow::agrees(int64_t samples) const {
 }
 
 std::vector<RiskRow> risk_rows(const RiskModel& asked, const RiskSample& sample) {
-  constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
   RiskModel model = asked;
   model.m = sample.m;
   const bool chain = model.dwell.has_value();
@@ -230,12 +229,13 @@ std::vector<RiskRow> risk_rows(const RiskModel& asked, const RiskSample& sample)
       {"P(no high observation)", chain ? counts[0] : no_high_probability(model), sample.no_high},
       {"E[mean]", mean, sample.mean},
       {"E[max]", max, sample.max},
-      {"E[max], lower bound of the paper", chain ? kNone : bound_of_max(model), sample.max, true},
+      {"E[max], lower bound of the paper", chain ? kUndefined : bound_of_max(model), sample.max,
+       true},
       {"E[max(X, prior)]", max_prior, sample.max_prior},
       {"bias of mean", model.c - mean, bias(sample.mean)},
       {"bias of max", model.c - max, bias(sample.max)},
       {"bias of max with prior", model.c - max_prior, bias(sample.max_prior)},
-      {"P(mean outranks steady)", kNone, sample.mean_outranks},
+      {"P(mean outranks steady)", kUndefined, sample.mean_outranks},
       {"P(max outranks steady)", 1 - below(model.steady), sample.max_outranks},
       {"P(max with prior outranks steady)", 1 - below(std::max(model.steady, model.prior)),
        sample.prior_outranks},

@@ -32,20 +32,17 @@ double summary_of(const Dataset& results, int64_t policy, int64_t budget) {
 
 /// The first step that predicts the answer, where the loss is of the answer alone.
 int64_t first_judged(const Dataset& results, const Judged& by) {
-  const AttributeValue* begin = results.attribute("answer_begin");
-  if (std::string_view(by.summary) != "kl_divergence_answer" || begin == nullptr) return 0;
-  const auto* answer = std::get_if<int64_t>(begin);
-  const auto& steps = std::get<std::vector<int64_t>>(results.at("step").values);
-  const auto first = std::ranges::find_if(
-      steps, [&](int64_t step) { return answer == nullptr || step >= *answer - 1; });
-  return first - steps.begin();
+  if (std::string_view(by.summary) != "kl_divergence_answer") return 0;
+  const auto answer = results.attribute_or<int64_t>("answer_begin", 0);
+  const auto& steps = results.values<int64_t>("step");
+  return std::ranges::find_if(steps, [&](int64_t step) { return step >= answer - 1; }) -
+         steps.begin();
 }
 
 /// Numbers whose mean over the steps the policies are judged by.
 std::vector<double> series_of(const Dataset& results, int64_t policy, int64_t budget) {
   const Judged by = judged(results);
-  const auto row = results.row(by.steps, {policy, budget})
-                       .subspan(static_cast<size_t>(first_judged(results, by)));
+  const auto row = results.row(by.steps, {policy, budget}).subspan(first_judged(results, by));
   std::vector<double> series(row.begin(), row.end());
   if (by.squares)
     for (double& value : series) value *= value;
@@ -84,27 +81,21 @@ Standing rank_at(const Dataset& results, int64_t budget) {
   return standing(contest);
 }
 
-const std::vector<std::string>& texts(const Dataset& results, const char* name) {
-  return std::get<std::vector<std::string>>(results.at(name).values);
-}
-
 /// The best policy at a budget; of several with the same error the one with the shortest name, as
 /// settings without effect make names longer. -1: none.
 int64_t plainest_best(const Dataset& results, const Verdict& verdict, size_t budget) {
-  const auto& names = texts(results, "policy");
+  const auto& names = results.texts("policy");
   int64_t found = -1;
   for (const int64_t p : verdict.order) {
-    if (verdict.marks[static_cast<size_t>(p)][budget] != Mark::best) continue;
-    if (found < 0 ||
-        names[static_cast<size_t>(p)].size() < names[static_cast<size_t>(found)].size())
-      found = p;
+    if (verdict.marks[p][budget] != Mark::best) continue;
+    if (found < 0 || names[p].size() < names[found].size()) found = p;
   }
   return found;
 }
 
 /// "a at 0.1 and 0.2; b at 0.5".
 std::string uses(const Dataset& results, const Verdict& verdict) {
-  const auto& budgets = texts(results, "budget_label");
+  const auto& budgets = results.texts("budget_label");
   std::string text;
   int64_t before = -1;
   for (size_t b = 0; b < budgets.size(); ++b) {
@@ -113,8 +104,8 @@ std::string uses(const Dataset& results, const Verdict& verdict) {
     if (p == before)
       text += ", " + budgets[b];
     else
-      text += fmt::format("{}{} at {}", text.empty() ? "" : "; ",
-                          texts(results, "policy")[static_cast<size_t>(p)], budgets[b]);
+      text += fmt::format("{}{} at {}", text.empty() ? "" : "; ", results.texts("policy")[p],
+                          budgets[b]);
     before = p;
   }
   return text;
@@ -122,11 +113,11 @@ std::string uses(const Dataset& results, const Verdict& verdict) {
 
 /// Next step that would tell more, at the smallest budget.
 std::string what_next(const Dataset& results, const Verdict& verdict) {
-  const auto& ratios = std::get<std::vector<double>>(results.at("budget").values);
+  const auto& ratios = results.values<double>("budget");
   const auto b = static_cast<size_t>(std::ranges::min_element(ratios) - ratios.begin());
   const int64_t best = plainest_best(results, verdict, b);
   if (best < 0) return "";
-  const std::string budget = texts(results, "budget_label")[b];
+  const std::string budget = results.texts("budget_label")[b];
   int64_t open = 1;
   for (const auto& marks : verdict.marks) open += marks[b] == Mark::equal;
   if (open > 1)
@@ -140,8 +131,8 @@ std::string what_next(const Dataset& results, const Verdict& verdict) {
                               ? fmt::format(", as hindsight has only {:.2f} of its error at {}",
                                             share, budget)
                               : "";
-  return fmt::format("change one setting of {} (kvsim sweep){}",
-                     texts(results, "policy")[static_cast<size_t>(best)], why);
+  return fmt::format("change one setting of {} (kvsim sweep){}", results.texts("policy")[best],
+                     why);
 }
 
 /// "a 1.25 at 0.1, 1.1 at 0.2; b at 0.1" for the cells that `said` has a text for.
@@ -153,9 +144,8 @@ std::string by_policy(const Dataset& results, const Verdict& verdict, const Said
     for (int64_t b = 0; b < results.size("budget"); ++b)
       if (const std::optional<std::string> cell = said(p, b))
         own += (own.empty() ? " " : ", ") + *cell + (cell->empty() && !own.empty() ? "" : "at ") +
-               texts(results, "budget_label")[static_cast<size_t>(b)];
-    if (!own.empty())
-      text += (text.empty() ? "" : "; ") + texts(results, "policy")[static_cast<size_t>(p)] + own;
+               results.texts("budget_label")[b];
+    if (!own.empty()) text += (text.empty() ? "" : "; ") + results.texts("policy")[p] + own;
   }
   return text;
 }
@@ -172,7 +162,7 @@ std::string compared(const AtEqualBytes& one) {
 std::string held_text(const Dataset& results, const Verdict& verdict) {
   using Cell = std::optional<std::string>;
   const auto off = [&](int64_t p, int64_t b) {
-    const Mark mark = verdict.marks[static_cast<size_t>(p)][static_cast<size_t>(b)];
+    const Mark mark = verdict.marks[p][b];
     return mark == Mark::more || mark == Mark::less;
   };
   const std::string held = by_policy(results, verdict, [&](int64_t p, int64_t b) -> Cell {
@@ -188,7 +178,7 @@ std::string held_text(const Dataset& results, const Verdict& verdict) {
   for (size_t b = 0; b < verdict.held.size(); ++b)
     if (verdict.held[b] != 1)
       below += fmt::format("{}{:.3g} times at {}", below.empty() ? "" : ", ", verdict.held[b],
-                           texts(results, "budget_label")[b]);
+                           results.texts("budget_label")[b]);
   if (!below.empty())
     text += "no policy holds what the budget gives; ranked are those that hold less, alike: " +
             below + "\n";
@@ -222,8 +212,7 @@ Verdict verdict(const Dataset& results) {
   const auto policies = static_cast<size_t>(results.size("policy"));
   const auto budgets = static_cast<size_t>(results.size("budget"));
   std::vector<Standing> rankings(budgets);
-  parallel_for(std::ssize(rankings),
-               [&](int64_t b) { rankings[static_cast<size_t>(b)] = rank_at(results, b); });
+  parallel_for(std::ssize(rankings), [&](int64_t b) { rankings[b] = rank_at(results, b); });
   for (size_t b = 0; b < budgets; ++b) {
     found.held.push_back(rankings[b].held);
     for (size_t p = 0; p < policies; ++p)
@@ -256,8 +245,7 @@ Verdict verdict(const Dataset& results) {
     place.emplace_back(found.apart[p] ? 2 : nowhere ? 1 : 0, value);
     found.order.push_back(policy);
   }
-  std::ranges::stable_sort(found.order, {},
-                           [&](int64_t p) { return place[static_cast<size_t>(p)]; });
+  std::ranges::stable_sort(found.order, {}, [&](int64_t p) { return place[p]; });
   return found;
 }
 
@@ -265,7 +253,7 @@ std::string verdict_text(const Dataset& results, const Verdict& found, const cha
   if (found.order.empty()) return "";
   std::string apart;
   for (size_t p = 0; p < found.apart.size(); ++p)
-    if (found.apart[p]) apart += (apart.empty() ? "" : ", ") + texts(results, "policy")[p];
+    if (found.apart[p]) apart += (apart.empty() ? "" : ", ") + results.texts("policy")[p];
   std::string text = fmt::format("sorted by {}, geometric mean over budgets; lower is better\n",
                                  judged(results).name);
   text += fmt::format("{} (95 % interval over blocks of steps)\n", marks);
@@ -278,9 +266,9 @@ std::string verdict_text(const Dataset& results, const Verdict& found, const cha
 std::string advice(const Dataset& results, const Verdict& verdict) {
   if (verdict.order.empty()) return "";
   const auto ranked = std::ranges::count_if(verdict.order, [&](int64_t p) {
-    return !verdict.apart[static_cast<size_t>(p)] &&
-           std::ranges::any_of(verdict.marks[static_cast<size_t>(p)],
-                               [](Mark mark) { return mark != Mark::more && mark != Mark::less; });
+    return !verdict.apart[p] && std::ranges::any_of(verdict.marks[p], [](Mark mark) {
+      return mark != Mark::more && mark != Mark::less;
+    });
   });
   const std::string best = uses(results, verdict);
   if (ranked < 2 || best.empty()) return "";

@@ -58,7 +58,7 @@ double largest(const std::vector<CheckedVariable>& variables) {
 
 bool check_replay(const TraceReader& reader, const StudyOptions& options, const Dataset& results,
                   Backend& backend, std::FILE* out) {
-  const auto& layers = std::get<std::vector<int32_t>>(results.at("layer").values);
+  const auto& layers = results.values<int32_t>("layer");
   std::random_device dice;
   const int layer = layers[dice() % layers.size()];
   const auto [other, name] = another(backend);
@@ -87,7 +87,7 @@ constexpr size_t kStepsOfALine = 3;
 constexpr size_t kLongestName = 24;
 
 int64_t smallest_budget(const Dataset& results) {
-  const auto& ratios = std::get<std::vector<double>>(results.at("budget").values);
+  const auto& ratios = results.values<double>("budget");
   return std::ranges::min_element(ratios) - ratios.begin();
 }
 
@@ -98,7 +98,7 @@ std::vector<ExpectedLoss> expected_losses(const Dataset& results, int64_t policy
   std::vector<ExpectedLoss> losses;
   if (!results.has(kVariable)) return losses;
   const auto errors = results.row(kVariable, {policy, budget});
-  const auto& steps = std::get<std::vector<int64_t>>(results.at("step").values);
+  const auto& steps = results.values<int64_t>("step");
   for (size_t t = 0; t < errors.size(); ++t)
     if (errors[t] > 0) losses.push_back({steps[t], errors[t]});  // false for NaN
   std::ranges::stable_sort(losses, [](const ExpectedLoss& a, const ExpectedLoss& b) {
@@ -122,12 +122,12 @@ std::string expected_loss_text(const std::vector<ExpectedLoss>& losses,
 std::string expected_loss_table(const Dataset& results, const std::vector<std::string>& words) {
   if (!results.has(kVariable)) return "";
   const int64_t budget = smallest_budget(results);
-  const auto& policies = std::get<std::vector<std::string>>(results.at("policy").values);
-  const auto& budgets = std::get<std::vector<std::string>>(results.at("budget_label").values);
+  const auto& policies = results.texts("policy");
+  const auto& budgets = results.texts("budget_label");
   std::vector<std::pair<std::string, std::string>> lines;
   size_t width = 0;
-  for (size_t p = 0; p < policies.size(); ++p) {
-    const auto losses = expected_losses(results, static_cast<int64_t>(p), budget, kStepsOfALine);
+  for (int64_t p = 0; p < std::ssize(policies); ++p) {
+    const auto losses = expected_losses(results, p, budget, kStepsOfALine);
     if (losses.empty()) continue;
     lines.emplace_back(printable(policies[p]), expected_loss_text(losses, words));
     const size_t length = lines.back().first.size();
@@ -135,8 +135,7 @@ std::string expected_loss_table(const Dataset& results, const std::vector<std::s
   }
   if (lines.empty()) return "";
   std::string table = fmt::format("expected to lose most at budget {} (step{}, stream error)\n",
-                                  printable(budgets[static_cast<size_t>(budget)]),
-                                  words.empty() ? "" : ", its token");
+                                  printable(budgets[budget]), words.empty() ? "" : ", its token");
   for (const auto& [name, text] : lines) {
     const std::string end = name.size() > kLongestName ? fmt::format("\n{:{}}", "", width) : "";
     table += fmt::format("{:<{}}{}  {}\n", name, end.empty() ? width : 0, end, text);
@@ -159,7 +158,7 @@ constexpr std::pair<const char*, const char*> kForms[] = {{"flattened", "bytes_f
                                                           {"peak", "bytes_peak"}};
 
 const std::vector<std::string>& names(const Dataset& results, const char* axis) {
-  return std::get<std::vector<std::string>>(results.at(axis).values);
+  return results.texts(axis);
 }
 
 std::string mebibytes(double bytes) {
@@ -173,11 +172,9 @@ std::string equal_bytes_table(const Dataset& results) {
                                   "entries for equal bytes, MiB held", "budget", "entries",
                                   "flattened", "padded", "paged", "in place");
   const auto &policies = names(results, "policy"), &budgets = names(results, "budget_label");
-  for (size_t p = 0; p < policies.size(); ++p)
-    for (size_t b = 0; b < budgets.size(); ++b) {
-      const auto at = [&](const char* variable) {
-        return results.row(variable, {static_cast<int64_t>(p), static_cast<int64_t>(b)})[0];
-      };
+  for (int64_t p = 0; p < std::ssize(policies); ++p)
+    for (int64_t b = 0; b < std::ssize(budgets); ++b) {
+      const auto at = [&](const char* variable) { return results.row(variable, {p, b})[0]; };
       table += fmt::format("  {:<42}{:>8}{:>10g}", printable(policies[p]), printable(budgets[b]),
                            at("budget_entries"));
       for (size_t form = 0; form < 4; ++form)
@@ -194,14 +191,12 @@ std::string least_bytes_table(const Dataset& results, double error) {
   for (const auto& [form, variable] : kForms) table += fmt::format("{:>11}", form);
   table += "\n";
   const auto &policies = names(results, "policy"), &budgets = names(results, "budget_label");
-  for (size_t p = 0; p < policies.size(); ++p) {
+  for (int64_t p = 0; p < std::ssize(policies); ++p) {
     table += fmt::format("  {:<42}", printable(policies[p]));
     for (const auto& [form, variable] : kForms) {
       std::vector<CostPoint> points;
-      for (size_t b = 0; b < budgets.size(); ++b) {
-        const auto at = [&](const char* name) {
-          return results.row(name, {static_cast<int64_t>(p), static_cast<int64_t>(b)})[0];
-        };
+      for (int64_t b = 0; b < std::ssize(budgets); ++b) {
+        const auto at = [&](const char* name) { return results.row(name, {p, b})[0]; };
         points.push_back({.cost = at(variable), .error = at("stream_error_rms")});
       }
       table += fmt::format("{:>11}", mebibytes(least_cost(std::move(points), error)));

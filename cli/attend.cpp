@@ -85,11 +85,11 @@ std::optional<LiveAttention::Call> read_call(const LiveAttention& attention) {
   call.record = number(head[0], attention.records().size(), "policy");
   call.budget = number(head[1], attention.budgets().size(), "budget");
   call.layer = head[2];
-  if (std::ranges::find(attention.layers(), call.layer) == attention.layers().end())
+  if (!contains(attention.layers(), call.layer))
     bad_data(
         {"no such layer", "standard input", std::to_string(call.layer), "a layer of --layers"});
   const TraceInfo& info = attention.info();
-  const auto queries = static_cast<int64_t>(info.query_position.size());
+  const auto queries = std::ssize(info.query_position);
   call.q = read_tensor("q", info.num_query_heads, queries, info.head_dim);
   call.k = read_tensor("k", info.num_kv_heads, info.total_len, info.head_dim);
   call.v = read_tensor("v", info.num_kv_heads, info.total_len, attention.value_dim(call.layer));

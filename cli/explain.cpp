@@ -38,7 +38,7 @@ std::vector<Option> options() {
 std::string find_trace(const Values& values, const Dataset& results, const std::string& path) {
   const std::string found = trace_beside(values, results, path);
   if (!found.empty()) return found;
-  const std::string name = attribute(results, "trace");
+  const std::string name = results.text_attribute("trace");
   if (name.empty()) bad_data({.what = "no trace is named", .where = path, .hint = "give --trace"});
   bad_data({.what = "the trace of the results is not here",
             .where = path,
@@ -60,21 +60,15 @@ struct Context {
   int64_t step = 0;
   std::vector<std::string> words;      ///< text of each token; empty: not in the trace
   std::vector<ExpectedLoss> expected;  ///< of this policy and budget
-  std::string word(int64_t position) const {
-    return words.empty() ? "" : words[static_cast<size_t>(position)];
-  }
+  std::string word(int64_t position) const { return words.empty() ? "" : words[position]; }
 };
 
 Context context_of(const Dataset& results, const TraceReader& reader, const ExplainedCell& cell) {
   Context context;
-  context.policy = std::get<std::vector<std::string>>(
-      results.at("policy").values)[static_cast<size_t>(cell.policy)];
-  context.budget = std::get<std::vector<std::string>>(
-      results.at("budget_label").values)[static_cast<size_t>(cell.budget)];
-  context.layer = std::get<std::vector<int32_t>>(
-      results.at("layer").values)[static_cast<size_t>(cell.layer)];
-  context.step = std::get<std::vector<int64_t>>(
-      results.at("step").values)[static_cast<size_t>(cell.step)];
+  context.policy = results.texts("policy")[cell.policy];
+  context.budget = results.texts("budget_label")[cell.budget];
+  context.layer = results.values<int32_t>("layer")[cell.layer];
+  context.step = results.values<int64_t>("step")[cell.step];
   if (reader.has_token_text()) context.words = reader.token_text();
   context.expected = expected_losses(results, cell.policy, cell.budget, kExpectedSteps);
   return context;
@@ -90,14 +84,14 @@ void serve_function(const Values& values, const Dataset& results, const std::str
     usage_error({.what = "a function in Python is run only when it is named",
                  .where = policy,
                  .hint = "--policy " + policy});
-  const auto& layers = std::get<std::vector<int32_t>>(results.at("layer").values);
+  const auto& layers = results.values<int32_t>("layer");
   serve_functions(values, typed_words(), {record}, {trace}, {layers.begin(), layers.end()});
   if (!is_function(function)) return;
   const auto digest = [](const std::string& described) {
     const Json json = Json::parse(described, nullptr, false);
     return json.is_object() ? json.value("sha256", Json()) : Json();
   };
-  const Json config = Json::parse(attribute(results, "config"), nullptr, false);
+  const Json config = Json::parse(results.text_attribute("config"), nullptr, false);
   Json was;
   for (const Json& one : config.is_object() ? config.value("policies", Json::array()) : Json())
     if (one.is_object() && one.value("record", Json()) == policy)
@@ -121,7 +115,7 @@ Json json_of(const Explanation& found, const Context& context, const TraceInfo& 
                                          {"stream_error", loss.stream_error}});
   document["lost"] = Json::array();
   for (const int64_t position : most_lost(found, top)) {
-    const ExplainedToken& token = found.tokens[static_cast<size_t>(position)];
+    const ExplainedToken& token = found.tokens[position];
     Json entry = {{"position", position},
                   {"text", context.word(position)},
                   {"lost", token.lost},
@@ -165,7 +159,7 @@ void print_table(const Explanation& found, const Context& context, const TraceIn
   fmt::print("{:>8} {:>8} {:>6} {:>10} {:>12} {:>4} {:>11}  {:<12} {}\n", "position", "lost",
              "kept", "importance", "score", "head", "rank", "span", "text");
   for (const int64_t position : most_lost(found, top)) {
-    const ExplainedToken& token = found.tokens[static_cast<size_t>(position)];
+    const ExplainedToken& token = found.tokens[position];
     const bool scored = !std::isnan(token.score);
     fmt::print("{:>8} {:>8.4f} {:>6} {:>10.4f} {:>12} {:>4} {:>11}  {:<12} {}\n", position,
                token.lost, fmt::format("{}/{}", token.kept_heads, found.heads), token.importance,
@@ -187,8 +181,8 @@ int run(const Values& values) {
   cell.step = choice(values, results, "step", "step");
   cell = worst_cell(results, path, cell);
   const std::string trace = find_trace(values, results, path);
-  const TraceReader reader(trace, attribute(results, "later"));
-  if (const std::string digest = attribute(results, "trace_digest");
+  const TraceReader reader(trace, results.text_attribute("later"));
+  if (const std::string digest = results.text_attribute("trace_digest");
       !digest.empty() && digest != reader.digest())
     bad_data({"not the trace of these results", trace, "another content", digest});
   const Context context = context_of(results, reader, cell);
@@ -244,7 +238,7 @@ std::vector<Option> options() {
 std::string find_trace(const Values& values, const Dataset& results, const std::string& path,
                        size_t files) {
   const std::vector<std::string> given = texts(values, "trace");
-  const std::string name = attribute(results, "trace");
+  const std::string name = results.text_attribute("trace");
   if (given.size() == 1 && files == 1) return given[0];
   for (const std::string& one : given)
     if (fs::path(one).filename() == name) return one;
@@ -264,13 +258,13 @@ void write_details(const Values& values, const std::string& path, size_t files,
   if (trace.empty()) {
     note(fmt::format("{}: the trace {} is not here: no texts, kept sets only where --save-keep "
                      "wrote them",
-                     printable(path), printable(attribute(results, "trace"))));
+                     printable(path), printable(results.text_attribute("trace"))));
     return;
   }
-  const TraceReader reader(trace, attribute(results, "later"));
-  if (attribute(results, "trace_digest") != reader.digest())
+  const TraceReader reader(trace, results.text_attribute("later"));
+  if (results.text_attribute("trace_digest") != reader.digest())
     bad_data({"not the trace of these results", trace, "another content",
-              attribute(results, "trace_digest"), "`kvsim report --no-trace` does without"});
+              results.text_attribute("trace_digest"), "`kvsim report --no-trace` does without"});
   Progress progress(fs::path(trace).filename().string());
   const DetailHooks hooks = {
       .message = [&](const std::string& text) { note(path + ": " + text); },

@@ -298,12 +298,8 @@ std::string attribute_text(const Dataset& results, const char* name) {
   return std::visit([](const auto& value) { return fmt::format("{}", value); }, *found);
 }
 
-const std::vector<std::string>& names(const Dataset& results, const char* variable) {
-  static const std::vector<std::string> none;
-  const Variable* found = results.find(variable);
-  const auto* texts = found == nullptr ? nullptr
-                                       : std::get_if<std::vector<std::string>>(&found->values);
-  return texts == nullptr ? none : *texts;
+std::vector<std::string> names(const Dataset& results, const char* variable) {
+  return results.has(variable) ? results.texts(variable) : std::vector<std::string>();
 }
 
 /// Of a file of results: program, command, trace, policies, budgets and what was measured.

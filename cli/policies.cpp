@@ -53,7 +53,7 @@ std::vector<std::string> needs_of(const Settings& settings) {
     const KindInfo* kind = chosen_kind(settings, used, stage);
     if (!kind || kind->needs.empty()) continue;
     const std::string need = need_of(settings, stage, *kind);
-    if (std::ranges::find(needs, need) == needs.end()) needs.push_back(need);
+    if (!contains(needs, need)) needs.push_back(need);
   }
   if (moves_positions(settings)) needs.push_back("rope/inv_freq");
   return needs;
@@ -243,7 +243,7 @@ void print_key(const Parameter& p) {
   fmt::print("  default  {}\n  unit     {}\n  range    {}\n", p.fallback, p.unit, p.range());
   std::string users;
   for (const KindInfo* kind : all_kinds())
-    if (std::ranges::find(kind->keys, p.key) != kind->keys.end())
+    if (contains(kind->keys, p.key))
       users += (users.empty() ? "" : ", ") + kind->stage + "=" + kind->name;
   if (!users.empty()) fmt::print("  used by  {}\n", users);
   print_notes(notes_of(p.key));
@@ -315,7 +315,7 @@ std::vector<const Source*> sources_of(const Meanings& found) {
   std::vector<const Source*> named = sources_named(text);
   for (const Source& source : sources())  // e.g. vatp, whose cells are those of another paper
     if (found.preset && bibtex_key(source) == found.preset->name &&
-        std::ranges::find(named, &source) == named.end())
+        !contains(named, &source))
       named.push_back(&source);
   return named;
 }

@@ -24,7 +24,7 @@ constexpr const char* kInput = "standard input";
 }
 
 double number(const Json& value) {
-  return value.is_null() ? std::numeric_limits<double>::quiet_NaN() : value.get<double>();
+  return value.is_null() ? kUndefined : value.get<double>();
 }
 
 Json plain(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
@@ -49,7 +49,7 @@ Contest contest_of(const Json& json) {
   for (const Json& row : json.at("series")) contest.series.push_back(series_of(row));
   const size_t count = contest.series.size();
   contest.unranked.assign(count, Unranked::ranked);
-  contest.held.assign(count, std::numeric_limits<double>::quiet_NaN());
+  contest.held.assign(count, kUndefined);
   const Json unranked = json.value("unranked", Json::array());
   const Json held = json.value("held", Json::array());
   if ((!unranked.empty() && unranked.size() != count) || (!held.empty() && held.size() != count))
@@ -151,13 +151,11 @@ int run(const Values& values) {
     else
       check_loop(results, file);
     if (&file != &files.front()) fmt::print("\n");
-    const AttributeValue* trace = results.attribute("trace");
-    const auto* name = trace == nullptr ? nullptr : std::get_if<std::string>(trace);
     if (form != TableForm::text) {
       fmt::print("{}", printable_lines(table_text(paper_table(results, title_of(results)), form)));
       continue;
     }
-    fmt::print("{}\n{}", printable(name == nullptr ? file : *name),
+    fmt::print("{}\n{}", printable(results.attribute_or("trace", file)),
                summary_table(results, {color_enabled(stdout), terminal_width(stdout)}));
   }
   return kDone;

@@ -73,7 +73,7 @@ std::vector<std::string> targets_of(const Values& values, const std::vector<std:
   for (const std::string& trace : traces) {
     const fs::path name = fs::path(trace).stem().string() + ".nc";
     const std::string target = (fs::path(out) / name).string();
-    if (std::ranges::find(targets, target) != targets.end())
+    if (contains(targets, target))
       usage_error({.what = "two traces of one name would share a results file",
                    .where = target,
                    .hint = "replay them one at a time, with -o"});
@@ -96,7 +96,7 @@ void check_targets(const Values& values, const std::vector<std::string>& targets
   for (const std::string& target : targets) check_target(target, overwrite, traces);
   const std::string csv = text(values, "csv");
   if (csv.empty()) return;
-  if (std::ranges::find(targets, csv) != targets.end())
+  if (contains(targets, csv))
     usage_error({"the table would replace the results file", "--csv", csv});
   std::vector<std::string> inputs = traces;
   inputs.insert(inputs.end(), targets.begin(), targets.end());
@@ -209,12 +209,12 @@ std::string risk_table(const Dataset& results) {
   if (!results.has("risk_spearman")) return "";
   std::string table = fmt::format("{:<21}{:>10}{:>16}{:>16}{:>14}\n", "estimate of true risk",
                                   "Spearman", "median ln ratio", "underestimated", "prior above");
-  const auto& names = std::get<std::vector<std::string>>(results.at("estimator").values);
-  for (size_t e = 0; e < names.size(); ++e) {
+  const auto& names = results.texts("estimator");
+  for (int64_t e = 0; e < std::ssize(names); ++e) {
     const auto over_layers = [&](const char* variable) {
       std::vector<double> values;
       for (int64_t layer = 0; layer < results.size("layer"); ++layer)
-        values.push_back(results.row(variable, {layer, static_cast<int64_t>(e)})[0]);
+        values.push_back(results.row(variable, {layer, e})[0]);
       return mean(values);
     };
     const double above = over_layers("risk_prior_exceeds");
@@ -230,7 +230,7 @@ std::string risk_table(const Dataset& results) {
 std::string steps_note(const Dataset& results) {
   if (!results.has("output_error")) return "";
   const int64_t steps = results.size("step");
-  std::vector<bool> evaluated(static_cast<size_t>(steps), false);
+  std::vector<bool> evaluated(steps, false);
   for (int64_t p = 0; p < results.size("policy"); ++p)
     for (int64_t b = 0; b < results.size("budget"); ++b)
       for (int64_t layer = 0; layer < results.size("layer"); ++layer) {
@@ -284,7 +284,7 @@ void print_results(const Values& values, const std::vector<FragilityGroup>& frag
     if (has(values, "equal-bytes")) fmt::print("\n{}", equal_bytes_table(*tables[t].dataset));
     if (has(values, "stream-error"))
       fmt::print("\n{}", least_bytes_table(*tables[t].dataset, wanted_error(values)));
-    if (const std::string idle = attribute(*tables[t].dataset, kIdleSettings); !idle.empty())
+    if (const std::string idle = tables[t].dataset->text_attribute(kIdleSettings); !idle.empty())
       print_idle_settings(idle);
     note(targets[t] + " written");
   }

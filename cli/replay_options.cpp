@@ -17,10 +17,10 @@ std::vector<std::string> chosen_names(const std::vector<std::string>& lists,
   std::vector<std::string> chosen;
   for (const std::string& list : lists)
     for (std::string& item : split_list(list, "--" + name)) {
-      if (std::ranges::find(known, item) == known.end())
+      if (!contains(known, item))
         usage_error({"unknown " + name, "--" + name, item,
                      fmt::format("some of {}", fmt::join(shown, ", ")), did_you_mean(item, known)});
-      if (std::ranges::find(chosen, item) == chosen.end()) chosen.push_back(std::move(item));
+      if (!contains(chosen, item)) chosen.push_back(std::move(item));
     }
   return chosen;
 }

@@ -187,7 +187,7 @@ std::vector<std::string> asked_measures(const Values& values, const SweepPlan& p
   const auto asked = chosen_names(texts(values, "metric"), "metric", known, known);
   for (const std::string& name : asked) {
     const auto& needs = declared(name).needs;
-    if (std::find(needs.begin(), needs.end(), &kResidualNorm) == needs.end()) continue;
+    if (!contains(needs, &kResidualNorm)) continue;
     for (const SweepJob& job : plan.jobs()) {
       if (job.reader->info().has_residual_norm) continue;
       bad_data({"--metric " + name + " cannot be measured", job.reader->info().path,

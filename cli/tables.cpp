@@ -71,7 +71,7 @@ std::optional<std::string> head_of(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file.is_open()) return std::nullopt;
   file.read(head.data(), kHead);
-  head.resize(static_cast<size_t>(file.gcount()));
+  head.resize(file.gcount());
   return head;
 }
 
@@ -109,15 +109,9 @@ Dataset open_results(const std::string& path, const std::vector<const char*>& va
   return results;
 }
 
-std::string attribute(const Dataset& results, const char* name) {
-  const AttributeValue* found = results.attribute(name);
-  const std::string* text = found != nullptr ? std::get_if<std::string>(found) : nullptr;
-  return text != nullptr ? *text : "";
-}
-
 std::string title_of(const Dataset& results) {
   if (!results.has("layer")) return "What the model loses with the compressed caches (closed loop)";
-  const std::string form = attribute(results, kEqualBytes);
+  const std::string form = results.text_attribute(kEqualBytes);
   return "What later tokens lose when the cache is compressed (open-loop replay)" +
          (form.empty() ? "" : "; budgets are shares of the full cache's bytes (" + form + ")");
 }
@@ -148,10 +142,10 @@ int64_t choice(const Values& values, const Dataset& results, const char* option,
 
 std::string trace_beside(const Values& values, const Dataset& results, const std::string& path) {
   if (has(values, "trace")) return text(values, "trace");
-  const std::string name = attribute(results, "trace");
+  const std::string name = results.text_attribute("trace");
   if (name.empty()) return "";
   std::error_code fault;
-  const std::string known = attribute(results, kTracePath);
+  const std::string known = results.text_attribute(kTracePath);
   if (fs::is_regular_file(known, fault)) return known;
   for (const fs::path& folder : {fs::path(path).parent_path(), fs::path("."), fs::path("data")})
     if (fs::is_regular_file(folder / name, fault)) return (folder / name).string();
@@ -240,7 +234,7 @@ std::string off_budget_text(const std::vector<BestRow>& rows) {
 std::vector<BestRow> rows_of(const BestTable& table, const std::vector<std::string>& measures) {
   std::vector<BestRow> rows = table.rows;
   std::erase_if(rows, [&](const BestRow& row) {
-    return std::ranges::find(measures, row.criterion.variable) == measures.end();
+    return !contains(measures, row.criterion.variable);
   });
   return rows;
 }

@@ -17,9 +17,6 @@ Dataset open_results(const std::string& path, const std::vector<const char*>& va
 /// Bad data when it is a trace; all else is left to who reads it.
 void refuse_trace(const std::string& path);
 
-/// A text attribute; empty when absent or of another type.
-std::string attribute(const Dataset& results, const char* name);
-
 /// Caption of a table of these results in a paper.
 std::string title_of(const Dataset& results);
 

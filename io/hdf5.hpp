@@ -127,6 +127,9 @@ class InputFile {
   friend class InputDataset;
   Handle open(const std::string& object) const;
   Handle open_attribute(const std::string& object, const char* name) const;
+  template <class Number>
+  std::optional<Number> number_attribute(const std::string& object, const char* name,
+                                         H5T_class_t kind, hid_t as, const char* expected) const;
 
   std::string path_;
   int64_t size_ = 0;

@@ -75,7 +75,7 @@ std::string decode(const ChunkedData& data, uint32_t skipped, size_t chunk_bytes
         if (!undo_fletcher32(chunk)) return "a chunk whose checksum is wrong";
         break;
       case H5Z_FILTER_SHUFFLE:
-        if (data.element_size > 1) undo_shuffle(chunk, static_cast<size_t>(data.element_size));
+        if (data.element_size > 1) undo_shuffle(chunk, data.element_size);
         break;
       default: {
         size_t size = chunk_bytes;  // a checksum applied before gzip lies inside
@@ -93,7 +93,7 @@ void scatter(const ChunkedData& data, const Shape& begin, const std::byte* chunk
   const size_t rank = data.shape.size();
   Shape length(rank), at(rank, 0);
   for (size_t a = 0; a < rank; ++a) length[a] = std::min(data.chunk[a], data.shape[a] - begin[a]);
-  const size_t row = static_cast<size_t>(length[rank - 1] * data.element_size);
+  const size_t row = length[rank - 1] * data.element_size;
   for (;;) {
     int64_t from = 0, to = 0;
     for (size_t a = 0; a < rank; ++a) {
@@ -130,7 +130,7 @@ std::string read_chunk(const ChunkedData& data, const Shape& begin, size_t chunk
 }  // namespace
 
 std::string read_chunks(const ChunkedData& data, std::byte* out) {
-  size_t chunk_bytes = static_cast<size_t>(data.element_size);
+  size_t chunk_bytes = data.element_size;
   for (const int64_t length : data.chunk) chunk_bytes *= static_cast<size_t>(length);
   for (const int64_t length : data.shape)
     if (length == 0) return "";
@@ -232,7 +232,7 @@ void InputDataset::read_shape() {
   if (kind != H5S_SIMPLE && kind != H5S_SCALAR) fail("wrong shape", "no data", "an array");
   const int rank = H5Sget_simple_extent_ndims(space.get());
   if (rank < 0 || rank > H5S_MAX_RANK) fail("cannot be read", "a damaged shape");
-  std::vector<hsize_t> lengths(static_cast<size_t>(rank));
+  std::vector<hsize_t> lengths(rank);
   H5Sget_simple_extent_dims(space.get(), lengths.data(), nullptr);
   for (const hsize_t length : lengths) {
     if (length > static_cast<hsize_t>(std::numeric_limits<int64_t>::max()))
@@ -242,7 +242,7 @@ void InputDataset::read_shape() {
 }
 
 int64_t InputDataset::count() const {
-  if (std::find(shape_.begin(), shape_.end(), 0) != shape_.end()) return 0;
+  if (contains(shape_, 0)) return 0;
   int64_t count = 1;
   for (const int64_t length : shape_) count = saturating_product(count, length);
   return count;
@@ -378,8 +378,7 @@ bool InputDataset::read_contiguous(std::byte* out) const {
   parallel_for((bytes() + kPiece - 1) / kPiece, [&](int64_t piece) {
     const int64_t end = std::min(bytes(), (piece + 1) * kPiece);
     for (int64_t at = piece * kPiece; at < end;) {
-      const ssize_t got = pread(file_->descriptor_, out + at, static_cast<size_t>(end - at),
-                                begin_ + at);
+      const ssize_t got = pread(file_->descriptor_, out + at, end - at, begin_ + at);
       if (got < 0 && errno == EINTR) continue;
       if (got <= 0) {
         whole = false;
@@ -393,16 +392,16 @@ bool InputDataset::read_contiguous(std::byte* out) const {
 
 std::vector<float> InputDataset::read_floats() const {
   const ElementType type = float_type();
-  std::vector<std::byte> raw(static_cast<size_t>(bytes()));
+  std::vector<std::byte> raw(bytes());
   read_raw(raw.data());
-  std::vector<float> values(static_cast<size_t>(count()));
+  std::vector<float> values(count());
   widen(type, raw.data(), count(), values.data());
   return values;
 }
 
 std::vector<double> InputDataset::read_doubles() const {
   if (H5Tequal(type_.get(), H5T_IEEE_F64LE) > 0) {
-    std::vector<double> values(static_cast<size_t>(count()));
+    std::vector<double> values(count());
     read_raw(values.data());
     return values;
   }
@@ -420,7 +419,7 @@ std::vector<int64_t> InputDataset::read_integers() const {
          "an integer of " + std::to_string(H5Tget_precision(type_.get())) + " bits in " +
              std::to_string(size) + " bytes",
          "int64");
-  std::vector<int64_t> values(static_cast<size_t>(count()));  // wide enough to convert in place
+  std::vector<int64_t> values(count());  // wide enough to convert in place
   read_raw(values.data());
   const ReadingGuard guard(file_->path(), static_cast<double>(bytes()));
   if (H5Tconvert(type_.get(), H5T_NATIVE_INT64, values.size(), values.data(), nullptr,
@@ -434,7 +433,7 @@ std::vector<std::string> InputDataset::read_text() const {
     fail("wrong type", type_text(type_.get()), "variable-length strings");
   if (H5Tis_variable_str(type_.get()) > 0) return read_variable_text();
   const size_t size = H5Tget_size(type_.get());
-  std::vector<char> raw(static_cast<size_t>(bytes()));
+  std::vector<char> raw(bytes());
   read_raw(raw.data());
   std::vector<std::string> texts;
   for (size_t begin = 0; begin < raw.size(); begin += size)

@@ -216,31 +216,29 @@ Handle InputFile::open_attribute(const std::string& object, const char* name) co
   return attribute;
 }
 
-std::optional<int64_t> InputFile::integer_attribute(const std::string& object,
-                                                    const char* name) const {
+template <class Number>
+std::optional<Number> InputFile::number_attribute(const std::string& object, const char* name,
+                                                  H5T_class_t kind, hid_t as,
+                                                  const char* expected) const {
   const ReadingGuard guard(path_);
   const Handle attribute = open_attribute(object, name);
   if (!attribute.valid()) return std::nullopt;
   const Handle type(H5Aget_type(attribute.get()));
-  if (H5Tget_class(type.get()) != H5T_INTEGER)
-    fail(attribute_place(object, name), "wrong type", type_text(type.get()), "an integer");
-  int64_t value = 0;
-  if (H5Aread(attribute.get(), H5T_NATIVE_INT64, &value) < 0)
+  if (H5Tget_class(type.get()) != kind)
+    fail(attribute_place(object, name), "wrong type", type_text(type.get()), expected);
+  Number value = 0;
+  if (H5Aread(attribute.get(), as, &value) < 0)
     fail(attribute_place(object, name), "cannot be read");
   return value;
 }
 
+std::optional<int64_t> InputFile::integer_attribute(const std::string& object,
+                                                    const char* name) const {
+  return number_attribute<int64_t>(object, name, H5T_INTEGER, H5T_NATIVE_INT64, "an integer");
+}
+
 std::optional<double> InputFile::real_attribute(const std::string& object, const char* name) const {
-  const ReadingGuard guard(path_);
-  const Handle attribute = open_attribute(object, name);
-  if (!attribute.valid()) return std::nullopt;
-  const Handle type(H5Aget_type(attribute.get()));
-  if (H5Tget_class(type.get()) != H5T_FLOAT)
-    fail(attribute_place(object, name), "wrong type", type_text(type.get()), "a float");
-  double value = 0;
-  if (H5Aread(attribute.get(), H5T_NATIVE_DOUBLE, &value) < 0)
-    fail(attribute_place(object, name), "cannot be read");
-  return value;
+  return number_attribute<double>(object, name, H5T_FLOAT, H5T_NATIVE_DOUBLE, "a float");
 }
 
 std::optional<std::string> InputFile::text_attribute(const std::string& object,

@@ -244,22 +244,10 @@ std::string as_text(const PaperTable& table) {
   return text;
 }
 
-std::string text_of(const Dataset& results, const char* name) {
-  const AttributeValue* value = results.attribute(name);
-  const auto* text = value == nullptr ? nullptr : std::get_if<std::string>(value);
-  return text == nullptr ? "" : *text;
-}
-
-int64_t number_of(const Dataset& results, const char* name) {
-  const AttributeValue* value = results.attribute(name);
-  const auto* number = value == nullptr ? nullptr : std::get_if<int64_t>(value);
-  return number == nullptr ? 0 : *number;
-}
-
 /// "kvsim 1.0, torch 2.9": the program's version and those of the libraries that a model ran with.
 std::string versions_of(const Dataset& results) {
-  std::string text = "kvsim " + text_of(results, "kvsim_version");
-  const auto libraries = nlohmann::ordered_json::parse(text_of(results, "libraries"), nullptr,
+  std::string text = "kvsim " + results.text_attribute("kvsim_version");
+  const auto libraries = nlohmann::ordered_json::parse(results.text_attribute("libraries"), nullptr,
                                                        false);
   if (libraries.is_object())
     for (const auto& [name, version] : libraries.items())
@@ -286,22 +274,22 @@ std::vector<std::string> lines_of(const std::string& text) {
 }
 
 Provenance provenance(const Dataset& results) {
-  const int64_t prompt = number_of(results, "prompt_len");
-  const int64_t later = number_of(results, "total_len") - prompt;
-  Provenance from{.model = text_of(results, "model"),
-                  .revision = text_of(results, "model_revision"),
-                  .source = text_of(results, "model_source"),
-                  .dtype = text_of(results, "model_dtype"),
-                  .texts = {text_of(results, "trace")},
+  const int64_t prompt = results.attribute_or<int64_t>("prompt_len", 0);
+  const int64_t later = results.attribute_or<int64_t>("total_len", 0) - prompt;
+  Provenance from{.model = results.text_attribute("model"),
+                  .revision = results.text_attribute("model_revision"),
+                  .source = results.text_attribute("model_source"),
+                  .dtype = results.text_attribute("model_dtype"),
+                  .texts = {results.text_attribute("trace")},
                   .prompt = {prompt, prompt},
                   .later = {later, later},
-                  .kept = std::get<std::vector<std::string>>(results.at("budget_label").values),
+                  .kept = results.texts("budget_label"),
                   .n = fmt::format("{} later tokens of one text", results.size("step")),
                   .seeds = {},
                   .versions = versions_of(results)};
   if (results.attribute("seed") != nullptr)
-    from.seeds = {std::to_string(number_of(results, "seed"))};
-  if (const std::string probe = text_of(results, "later"); !probe.empty())
+    from.seeds = {std::to_string(results.attribute_or<int64_t>("seed", 0))};
+  if (const std::string probe = results.text_attribute("later"); !probe.empty())
     from.texts[0] += " (later tokens of the probe " + probe + ")";
   return from;
 }
@@ -311,7 +299,7 @@ Provenance joined(const std::vector<Provenance>& parts, size_t count) {
   Provenance all = parts[0];
   const auto add = [](std::vector<std::string>& to, const std::vector<std::string>& names) {
     for (const std::string& one : names)
-      if (!one.empty() && std::ranges::find(to, one) == to.end()) to.push_back(one);
+      if (!one.empty() && !contains(to, one)) to.push_back(one);
   };
   for (const auto part : {&Provenance::model, &Provenance::revision, &Provenance::source,
                           &Provenance::dtype, &Provenance::versions}) {

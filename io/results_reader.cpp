@@ -8,12 +8,8 @@ namespace {
 using h5::Handle;
 namespace fs = std::filesystem;
 
-herr_t collect_link(hid_t, const char* name, const H5L_info_t*, void* names) {
-  static_cast<std::vector<std::string>*>(names)->push_back(name);
-  return 0;
-}
-
-herr_t collect_attribute(hid_t, const char* name, const H5A_info_t*, void* names) {
+template <class Info>
+herr_t collect(hid_t, const char* name, const Info*, void* names) {
   static_cast<std::vector<std::string>*>(names)->push_back(name);
   return 0;
 }
@@ -55,7 +51,7 @@ class Reader {
   std::vector<std::string> links() const {
     const ReadingGuard guard(file_.path());
     std::vector<std::string> names;
-    if (H5Literate(root_.get(), H5_INDEX_CRT_ORDER, H5_ITER_INC, nullptr, collect_link, &names) < 0)
+    if (H5Literate(root_.get(), H5_INDEX_CRT_ORDER, H5_ITER_INC, nullptr, collect<H5L_info_t>, &names) < 0)
       file_.fail("/", "not a results file", "links without an order of creation",
                  std::string("a ") + kResultsFile);
     return names;
@@ -127,7 +123,7 @@ class Reader {
     if (count < 0 || count > 256)  // as many as there are values of a byte
       file_.fail(variable.name + " attribute flag_values", "wrong length", std::to_string(count),
                  "at most 256 flags");
-    std::vector<uint8_t> values(static_cast<size_t>(count));
+    std::vector<uint8_t> values(count);
     if (H5Aread(attribute.get(), H5T_NATIVE_UINT8, values.data()) < 0) return;
     size_t begin = 0;
     for (const uint8_t value : values) {
@@ -141,7 +137,7 @@ class Reader {
   void read_attributes() {
     const ReadingGuard guard(file_.path());
     std::vector<std::string> names;
-    H5Aiterate2(root_.get(), H5_INDEX_CRT_ORDER, H5_ITER_INC, nullptr, collect_attribute, &names);
+    H5Aiterate2(root_.get(), H5_INDEX_CRT_ORDER, H5_ITER_INC, nullptr, collect<H5A_info_t>, &names);
     for (const std::string& name : names) {
       const Handle attribute(
           H5Aopen_by_name(root_.get(), "/", name.c_str(), H5P_DEFAULT, H5P_DEFAULT));
@@ -179,10 +175,9 @@ void refuse_trace_as_results(const std::string& path) {
 Dataset read_results(const std::string& path) {
   h5::silence_errors();
   Dataset found = Reader(path).read();
-  const AttributeValue* trace = found.attribute(kTracePath);
-  if (const auto* relative = trace != nullptr ? std::get_if<std::string>(trace) : nullptr) {
+  if (const std::string relative = found.text_attribute(kTracePath); !relative.empty()) {
     const fs::path folder = fs::canonical(path).parent_path();
-    found.set_attribute(kTracePath, (folder / *relative).lexically_normal().string());
+    found.set_attribute(kTracePath, (folder / relative).lexically_normal().string());
   }
   return found;
 }

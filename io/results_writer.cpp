@@ -125,7 +125,7 @@ Handle creation_properties(const Checker& check, const Variable& variable,
   check(H5Pset_attr_creation_order(creation.get(), order), variable.name);
   check(H5Pset_obj_track_times(creation.get(), false), variable.name);
   if (variable.type() == VariableType::float64) {
-    const double fill = std::numeric_limits<double>::quiet_NaN();
+    const double fill = kUndefined;
     check(H5Pset_fill_value(creation.get(), H5T_IEEE_F64LE, &fill), variable.name);
   }
   if (variable.type() == VariableType::uint8) {
@@ -158,7 +158,7 @@ void write_values(const Checker& check, hid_t dataset, const Variable& variable)
 /// `_FillValue` has the variable's own type; coordinates have none, since they are never missing.
 void write_variable_attributes(const Checker& check, hid_t dataset, const Variable& variable) {
   if (!variable.is_coordinate() && variable.type() == VariableType::float64) {
-    const double fill = std::numeric_limits<double>::quiet_NaN();
+    const double fill = kUndefined;
     write_number_attributes(check, dataset, "_FillValue", H5T_IEEE_F64LE, 1, &fill);
   }
   if (variable.type() == VariableType::uint8) {

@@ -56,23 +56,22 @@ std::vector<std::string> further_columns(const std::vector<TableSource>& sources
   std::vector<std::string> columns(std::begin(kFurther), std::end(kFurther));
   for (const char* dim : kOfMeasures)
     for (const TableSource& source : sources)
-      if (source.dataset->has_dimension(dim) && std::ranges::find(columns, dim) == columns.end())
+      if (source.dataset->has_dimension(dim) && !contains(columns, dim))
         columns.emplace_back(dim);
   return columns;
 }
 
 /// Text of one index of a dimension: its coordinate's value.
 std::string label(const Dataset& dataset, const std::string& dim, int64_t index) {
-  const auto at = static_cast<size_t>(index);
   return std::visit(
-      [at](const auto& values) -> std::string {
+      [index](const auto& values) -> std::string {
         using Value = std::decay_t<decltype(values[0])>;
         if constexpr (std::is_same_v<Value, std::string>) {
-          return values[at];
+          return values[index];
         } else if constexpr (std::is_same_v<Value, double>) {
-          return shortest(values[at]);
+          return shortest(values[index]);
         } else {
-          return std::to_string(values[at]);
+          return std::to_string(values[index]);
         }
       },
       dataset.at(dim).values);
@@ -109,7 +108,7 @@ std::string label_of(const Dataset& dataset, const Variable& variable,
                      const std::vector<int64_t>& index, const std::string& dim) {
   const auto found = std::find(variable.dims.begin(), variable.dims.end(), dim);
   if (found == variable.dims.end()) return "";
-  return label(dataset, dim, index[static_cast<size_t>(found - variable.dims.begin())]);
+  return label(dataset, dim, index[found - variable.dims.begin()]);
 }
 
 }  // namespace
@@ -236,12 +235,11 @@ Table<double> read_scores(const std::string& path, int layer, int64_t owners, in
   dataset.expect_shape({owners, entries}, "[heads, n]");
   const std::vector<double> values = dataset.read_doubles();
   Table<double> scores(owners, entries);
-  for (size_t i = 0; i < values.size(); ++i)
+  for (int64_t i = 0; i < std::ssize(values); ++i)
     if (!std::isfinite(values[i]))
       dataset.fail("not a finite number",
                    (std::isnan(values[i]) ? "NaN at [" : "infinity at [") +
-                       std::to_string(static_cast<int64_t>(i) / entries) + ", " +
-                       std::to_string(static_cast<int64_t>(i) % entries) + "]",
+                       std::to_string(i / entries) + ", " + std::to_string(i % entries) + "]",
                    "finite numbers");
   scores.values() = values;
   return scores;

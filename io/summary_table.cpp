@@ -78,14 +78,14 @@ void add_measure(const Dataset& dataset, const std::vector<int64_t>& order,
 
 /// Policy (named once per block) and budget as typed.
 std::vector<Column> name_columns(const Dataset& dataset, const std::vector<int64_t>& order) {
-  const auto& policies = std::get<std::vector<std::string>>(dataset.at("policy").values);
-  const auto& budgets = std::get<std::vector<std::string>>(dataset.at("budget_label").values);
+  const auto& policies = dataset.texts("policy");
+  const auto& budgets = dataset.texts("budget_label");
   std::vector<Column> columns(2);
   columns[0] = {"", "policy", "policy", {}, {}, true};
   columns[1] = {"", "budget", "kept", {}, {}};
   for (const int64_t p : order)
     for (size_t b = 0; b < budgets.size(); ++b) {
-      columns[0].cells.push_back(b == 0 ? policies[static_cast<size_t>(p)] : "");
+      columns[0].cells.push_back(b == 0 ? policies[p] : "");
       columns[1].cells.push_back(budgets[b]);
     }
   return columns;
@@ -103,8 +103,7 @@ std::vector<std::string> take_long(std::vector<std::string>& names, size_t longe
 void add_marks(const Verdict& found, Column& column) {
   size_t row = 0;
   for (const int64_t p : found.order)
-    for (const Mark mark : found.marks[static_cast<size_t>(p)])
-      column.cells[row++] += " *~><"[static_cast<size_t>(mark)];
+    for (const Mark mark : found.marks[p]) column.cells[row++] += " *~><"[static_cast<size_t>(mark)];
 }
 
 std::string padded(const std::string& text, size_t width, bool left) {
@@ -130,7 +129,7 @@ Summary summarised(const Dataset& dataset) {
   Summary summary{verdict(dataset), {}, {}};
   summary.order = summary.found.order;
   if (summary.order.empty()) {
-    summary.order.resize(static_cast<size_t>(dataset.size("policy")));
+    summary.order.resize(dataset.size("policy"));
     std::iota(summary.order.begin(), summary.order.end(), 0);
   }
   summary.columns = name_columns(dataset, summary.order);
@@ -181,8 +180,7 @@ PaperTable paper_table(const Dataset& dataset, const std::string& title) {
       table.rows[row].push_back({column.cells[row]});
   size_t row = 0;
   for (const int64_t p : summary.found.order)
-    for (const Mark mark : summary.found.marks[static_cast<size_t>(p)])
-      table.rows[row++][kMarked].mark = mark;
+    for (const Mark mark : summary.found.marks[p]) table.rows[row++][kMarked].mark = mark;
   std::string notes;
   if (const std::string layers = stream_error_layers(dataset); !layers.empty())
     notes += "stream error: of " + layers + "\n";
@@ -193,8 +191,8 @@ PaperTable paper_table(const Dataset& dataset, const std::string& title) {
 
 std::string summary_table(const Dataset& dataset, const SummaryStyle& style) {
   auto [found, order, columns] = summarised(dataset);
-  const std::vector<std::string> own_lines = take_long(
-      columns[0].cells, static_cast<size_t>(std::max(16, style.width - 62)));
+  const std::vector<std::string> own_lines = take_long(columns[0].cells,
+                                                       std::max(16, style.width - 62));
   if (!found.order.empty()) add_marks(found, columns[kMarked]);
 
   std::string text;

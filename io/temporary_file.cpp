@@ -43,7 +43,7 @@ int take_slot(const std::string& path) {
 }
 
 void release_slot(int slot) {
-  if (slot >= 0) slots[static_cast<size_t>(slot)].state = kFree;
+  if (slot >= 0) slots[slot].state = kFree;
 }
 
 bool reaches_disk(const std::string& path, int flags) {

@@ -16,14 +16,12 @@ void check_range(const h5::InputDataset& dataset, const std::vector<int64_t>& va
 
 void check_ascending(const h5::InputDataset& dataset, const std::vector<int64_t>& values,
                      Range part) {
-  for (int64_t i = part.begin + 1; i < part.end; ++i) {
-    const auto at = static_cast<size_t>(i);
-    if (values[at] <= values[at - 1])
+  for (int64_t i = part.begin + 1; i < part.end; ++i)
+    if (values[i] <= values[i - 1])
       dataset.fail("not ascending",
-                   std::to_string(values[at]) + " after " + std::to_string(values[at - 1]) +
+                   std::to_string(values[i]) + " after " + std::to_string(values[i - 1]) +
                        " at index " + std::to_string(i),
                    "strictly ascending numbers");
-  }
 }
 
 /// The parts by where they begin; without `part_begin` one.
@@ -52,7 +50,7 @@ void read_reads(const h5::InputFile& file, const std::string& path, int64_t prom
   if (!file.exists(path + "/read_begin") && !file.exists(path + "/read_end")) return;
   const auto begin_data = file.dataset(path + "/read_begin");
   const auto end_data = file.dataset(path + "/read_end");
-  const auto count = static_cast<int64_t>(parts.size());
+  const auto count = std::ssize(parts);
   begin_data.expect_shape({count}, "[C]");
   end_data.expect_shape({count}, "[C]");
   const auto begins = begin_data.read_integers(), ends = end_data.read_integers();
@@ -113,7 +111,7 @@ void TraceReader::check_probe(const std::string& layer_path, const LayerHeader& 
                               const ProbeInfo& probe) {
   const std::string path = layer_path + "/probes/" + probe.name;
   const auto there = [&](const char* name) { return file_.exists(path + "/" + name); };
-  ProbeInfo& known = info_.probes[static_cast<size_t>(info_.find_probe(probe.name))];
+  ProbeInfo& known = info_.probes[info_.find_probe(probe.name)];
   if (headers_.empty()) {
     known.has_keys = there("k");
     known.has_residual_norm = there("residual_norm");
@@ -171,7 +169,7 @@ void TraceReader::put_later(const std::string& name) {
               "a probe " + name + ", whose tokens take the place of the later ones",
               "kvsim capture --probe writes probes"});
   }
-  const ProbeInfo& probe = info_.probes[static_cast<size_t>(later_)];
+  const ProbeInfo& probe = info_.probes[later_];
   const std::string use = " that takes the place of the later tokens";
   if (probe.parts.size() != 1)
     file_.fail(path + "/part_begin", "several parts", std::to_string(probe.parts.size()) + " parts",

@@ -47,11 +47,11 @@ void check_finite(const h5::InputDataset& dataset, ElementType type, const void*
   const auto from = [&](int64_t element) {
     return static_cast<const std::byte*>(raw) + static_cast<size_t>(element) * element_size(type);
   };
-  std::vector<int64_t> bad_of_piece(static_cast<size_t>((count + kPiece - 1) / kPiece), -1);
+  std::vector<int64_t> bad_of_piece((count + kPiece - 1) / kPiece, -1);
   parallel_for(std::ssize(bad_of_piece), [&](int64_t piece) {
     const int64_t begin = piece * kPiece;
     const int64_t bad = first_non_finite(type, from(begin), std::min(kPiece, count - begin));
-    if (bad >= 0) bad_of_piece[static_cast<size_t>(piece)] = begin + bad;
+    if (bad >= 0) bad_of_piece[piece] = begin + bad;
   });
   const auto first = std::ranges::find_if(bad_of_piece, [](int64_t bad) { return bad >= 0; });
   if (first == bad_of_piece.end()) return;
@@ -95,9 +95,7 @@ TraceReader::TraceReader(const std::string& path, const std::string& later)
   if (!later.empty()) put_later(later);
 }
 
-std::string TraceReader::later() const {
-  return later_ < 0 ? "" : info_.probes[static_cast<size_t>(later_)].name;
-}
+std::string TraceReader::later() const { return later_ < 0 ? "" : info_.probes[later_].name; }
 
 int64_t TraceReader::positive_attribute(const char* name, int64_t most) const {
   const auto value = file_.integer_attribute("/", name);
@@ -275,11 +273,11 @@ std::vector<std::string> TraceReader::token_text() const {
   if (!has_token_text_) return {};
   std::vector<std::string> texts = file_.dataset("tokens/text").read_text();
   if (later_ >= 0) {
-    texts.resize(static_cast<size_t>(info_.prompt_len));
+    texts.resize(info_.prompt_len);
     const std::string path = "probes/" + later() + "/token_text";
     if (file_.exists(path))
       for (const std::string& text : file_.dataset(path).read_text()) texts.push_back(text);
-    texts.resize(static_cast<size_t>(later_info_.total_len));
+    texts.resize(later_info_.total_len);
   }
   for (std::string& text : texts) text = h5::repaired_utf8(text);
   return texts;
@@ -298,7 +296,7 @@ std::vector<int32_t> TraceReader::token_ids() const {
   };
   add("tokens/id");
   if (later_ >= 0) {
-    ids.resize(static_cast<size_t>(info_.prompt_len));
+    ids.resize(info_.prompt_len);
     add("probes/" + later() + "/token_id");
   }
   return ids;
@@ -348,7 +346,7 @@ LayerHeader TraceReader::read_header(int layer) {
   header.sliding_window = window.value_or(0);
 
   const int64_t heads = info_.num_query_heads, kv_heads = info_.num_kv_heads;
-  const auto queries = static_cast<int64_t>(info_.query_position.size());
+  const auto queries = std::ssize(info_.query_position);
   const auto check = [&](const char* name, const h5::Shape& shape, const char* letters) {
     const auto dataset = file_.dataset(path + "/" + name);
     dataset.expect_shape(shape, letters);
@@ -367,7 +365,7 @@ LayerHeader TraceReader::read_header(int layer) {
   if (info_.has_residual_norm) check("residual_norm", {queries}, "[M]");
   header.has_sink = file_.exists(path + "/attention_sink");
   if (header.has_sink) check("attention_sink", {heads}, "[Hq]");
-  const auto checked = static_cast<int64_t>(info_.check_position.size());
+  const auto checked = std::ssize(info_.check_position);
   header.has_check = checked > 0 && file_.exists(path + "/check_output");
   if (header.has_check) check("check_output", {heads, checked, header.value_dim}, "[Hq, R, dv]");
   header.has_added = checked > 0 && file_.exists(path + "/check_added");
@@ -381,7 +379,7 @@ LayerHeader TraceReader::read_header(int layer) {
 /// norm.
 void TraceReader::check_path(const std::string& path, LayerHeader& header) const {
   const int64_t heads = info_.num_query_heads;
-  const auto queries = static_cast<int64_t>(info_.query_position.size());
+  const auto queries = std::ssize(info_.query_position);
   if (file_.exists(path + "/gate")) {
     const auto gate = file_.dataset(path + "/gate");
     gate.expect_shape({heads, queries, -1}, "[Hq, M, dv] or [Hq, M, 1]");
@@ -433,7 +431,7 @@ const LayerHeader& TraceReader::header(int layer) const {
   const auto found = std::lower_bound(info_.layers.begin(), info_.layers.end(), layer);
   if (found == info_.layers.end() || *found != layer)
     file_.fail(layer_path(layer), "missing", {}, "a layer that the trace has");
-  return headers_[static_cast<size_t>(found - info_.layers.begin())];
+  return headers_[found - info_.layers.begin()];
 }
 
 Tensor TraceReader::read_tensor(const std::string& object) const {
@@ -448,7 +446,7 @@ Tensor TraceReader::read_tensor(const std::string& object) const {
 std::vector<float> TraceReader::read_vector(const std::string& object) const {
   const auto dataset = file_.dataset(object);
   std::vector<float> values = dataset.read_floats();
-  check_finite(dataset, ElementType::float32, values.data(), static_cast<int64_t>(values.size()));
+  check_finite(dataset, ElementType::float32, values.data(), std::ssize(values));
   return values;
 }
 
@@ -475,9 +473,8 @@ LayerTrace TraceReader::read_layer(int layer, bool with_check, const std::set<in
   std::set<int> probes = asked;
   if (later_ >= 0) probes.insert(later_);
   for (const int number : probes)
-    trace.probes[static_cast<size_t>(number)] = read_probe(
-        path + "probes/" + info_.probes[static_cast<size_t>(number)].name + "/", with_check,
-        info_.probes[static_cast<size_t>(number)]);
+    trace.probes[number] = read_probe(path + "probes/" + info_.probes[number].name + "/",
+                                      with_check, info_.probes[number]);
   if (later_ >= 0) return probe_layer(trace, later_info_, later_, 0, true);
   return trace;
 }

@@ -68,7 +68,7 @@ void OutputFile::write(const std::string& object, hid_t type, const Shape& shape
 
 void OutputFile::write_texts(const std::string& object, const std::vector<std::string>& texts) {
   const Handle type = text_type();
-  Handle dataset = create(object, type.get(), {static_cast<int64_t>(texts.size())});
+  Handle dataset = create(object, type.get(), {std::ssize(texts)});
   std::vector<const char*> pointers;
   for (const std::string& text : texts) pointers.push_back(text.c_str());
   check(H5Dwrite(dataset.get(), type.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, pointers.data()) >= 0 &&
@@ -126,11 +126,11 @@ void TraceWriter::write_root() {
   for (const auto& [name, value] : sizes) file_.attribute("/", name, value);
   if (info_.latent_size > 0) file_.attribute("/", "latent_size", info_.latent_size);
   file_.attribute("/", "attention_scale", info_.attention_scale);
-  file_.write("query_position", H5T_STD_I64LE, {static_cast<int64_t>(info_.query_position.size())},
+  file_.write("query_position", H5T_STD_I64LE, {std::ssize(info_.query_position)},
               info_.query_position.data());
   if (!info_.check_position.empty())
-    file_.write("check/query_position", H5T_STD_I64LE,
-                {static_cast<int64_t>(info_.check_position.size())}, info_.check_position.data());
+    file_.write("check/query_position", H5T_STD_I64LE, {std::ssize(info_.check_position)},
+                info_.check_position.data());
   if (!info_.rope_missing.empty()) file_.attribute("/", "rope_missing", info_.rope_missing);
   if (info_.rope.pairs() == 0) return;
   file_.write("rope/inv_freq", H5T_IEEE_F64LE, {static_cast<int64_t>(info_.rope.pairs())},
@@ -155,7 +155,7 @@ void TraceWriter::write_spans() {
     begins.push_back(span.begin);
     ends.push_back(span.end);
   }
-  const h5::Shape shape{static_cast<int64_t>(names.size())};
+  const h5::Shape shape{std::ssize(names)};
   file_.write_texts("spans/name", names);
   file_.write("spans/begin", H5T_STD_I64LE, shape, begins.data());
   file_.write("spans/end", H5T_STD_I64LE, shape, ends.data());
@@ -165,7 +165,7 @@ void TraceWriter::write_probes() {
   for (const ProbeInfo& probe : info_.probes) {
     const std::string path = "probes/" + probe.name + "/";
     const auto integers = [&](const char* name, const std::vector<int64_t>& values) {
-      file_.write(path + name, H5T_STD_I64LE, {static_cast<int64_t>(values.size())}, values.data());
+      file_.write(path + name, H5T_STD_I64LE, {std::ssize(values)}, values.data());
     };
     std::vector<int64_t> part_begin, read_begin, read_end;
     for (const ProbePart& part : probe.parts) {
@@ -196,19 +196,18 @@ void TraceWriter::write_probe(const std::string& path, const ProbeInfo& probe,
   vector("input_norm", layer.input_norm, {probe.tokens()});
   vector("output_gradient", layer.output_gradient, {probe.tokens()});
   vector("check_output", layer.check_output,
-         {layer.q.dim(0), static_cast<int64_t>(probe.check_token.size()), value_dim});
+         {layer.q.dim(0), std::ssize(probe.check_token), value_dim});
 }
 
 void TraceWriter::write_tokens(const std::vector<int32_t>& ids,
                                const std::vector<std::string>& texts) {
-  if (!ids.empty())
-    file_.write("tokens/id", H5T_STD_I32LE, {static_cast<int64_t>(ids.size())}, ids.data());
+  if (!ids.empty()) file_.write("tokens/id", H5T_STD_I32LE, {std::ssize(ids)}, ids.data());
   if (!texts.empty()) file_.write_texts("tokens/text", texts);
 }
 
 void TraceWriter::write_layer(const LayerTrace& layer) {
   const std::string path = "layers/" + std::to_string(layer.layer);
-  assert(layer.q.dim(1) == static_cast<int64_t>(info_.query_position.size()));
+  assert(layer.q.dim(1) == std::ssize(info_.query_position));
   assert(layer.k.dim(1) == info_.total_len && layer.v.dim(1) == info_.total_len);
   write_tensor(path + "/q", layer.q);
   write_tensor(path + "/k", layer.k);
@@ -221,9 +220,8 @@ void TraceWriter::write_layer(const LayerTrace& layer) {
   vector("residual_norm", layer.residual_norm, {layer.q.dim(1)});
   vector("attention_sink", layer.attention_sink, {layer.q.dim(0)});
   vector("check_output", layer.check_output,
-         {layer.q.dim(0), static_cast<int64_t>(info_.check_position.size()), layer.value_dim()});
-  vector("check_added", layer.check_added,
-         {static_cast<int64_t>(info_.check_position.size()), info_.hidden_size});
+         {layer.q.dim(0), std::ssize(info_.check_position), layer.value_dim()});
+  vector("check_added", layer.check_added, {std::ssize(info_.check_position), info_.hidden_size});
   vector("inner_gain", layer.path.inner.gain, {layer.q.dim(0), layer.value_dim()});
   vector("outer_gain", layer.path.outer.gain, {info_.hidden_size});
   vector("inner_rms", layer.path.inner.rms, {layer.q.dim(1)});

@@ -7,7 +7,7 @@ namespace kvsim {
 namespace {
 
 std::vector<double> row_of(const Tensor& tensor, int64_t a, int64_t b) {
-  std::vector<float> row(static_cast<size_t>(tensor.dim(2)));
+  std::vector<float> row(tensor.dim(2));
   tensor.read(a, b, b + 1, row.data());
   return {row.begin(), row.end()};
 }
@@ -24,15 +24,15 @@ double norm(const std::vector<double>& x, bool squares) {
 
 PlainLayer::PlainLayer(const LayerTrace& layer, std::vector<int64_t> rows, bool squares)
     : layer_(layer), rows_(std::move(rows)), squares_(squares),
-      heads_(static_cast<size_t>(layer.info->num_query_heads)) {
+      heads_(layer.info->num_query_heads) {
   parallel_for(std::ssize(heads_), [this](int64_t head) { prepare(static_cast<int>(head)); });
 }
 
 void PlainLayer::prepare(int head) {
-  Head& own = heads_[static_cast<size_t>(head)];
+  Head& own = heads_[head];
   for (const int64_t row : rows_) own.attention.push_back(attention_row(layer_, head, row));
   for (int64_t i = 0; i < layer_.info->prompt_len; ++i) {
-    std::vector<double> projected(static_cast<size_t>(layer_.info->hidden_size), 0.0);
+    std::vector<double> projected(layer_.info->hidden_size, 0.0);
     add_projected(head, value(head, i), projected);
     own.weight.push_back(norm(projected, squares_));
   }
@@ -44,8 +44,8 @@ std::vector<double> PlainLayer::value(int head, int64_t entry) const {
 
 void PlainLayer::add_projected(int head, const std::vector<double>& x,
                                std::vector<double>& sum) const {
-  for (size_t k = 0; k < x.size(); ++k) {
-    const std::vector<double> row = row_of(layer_.wo, head, static_cast<int64_t>(k));
+  for (int64_t k = 0; k < std::ssize(x); ++k) {
+    const std::vector<double> row = row_of(layer_.wo, head, k);
     for (size_t c = 0; c < row.size(); ++c) sum[c] += x[k] * row[c];
   }
 }
@@ -54,7 +54,7 @@ PlainMeasures PlainLayer::of_row(const PlainSets& kept, size_t r) const {
   const auto n = static_cast<size_t>(layer_.info->prompt_len);
   double attended = 0, attended_kept = 0, important = 0, important_kept = 0;
   std::vector<double> outputs, moved_outputs;  // [Hq][dv]
-  for (size_t h = 0; h < heads_.size(); ++h) {
+  for (int64_t h = 0; h < std::ssize(heads_); ++h) {
     const std::vector<double>& full = heads_[h].attention[r];
     std::vector<double> left = full;
     double dropped = 0;
@@ -71,8 +71,8 @@ PlainMeasures PlainLayer::of_row(const PlainSets& kept, size_t r) const {
       }
     }
     for (double& weight : left) weight /= 1 - dropped;
-    const std::vector<double> z = weighted_values(layer_, static_cast<int64_t>(h), full);
-    const std::vector<double> moved = weighted_values(layer_, static_cast<int64_t>(h), left);
+    const std::vector<double> z = weighted_values(layer_, h, full);
+    const std::vector<double> moved = weighted_values(layer_, h, left);
     outputs.insert(outputs.end(), z.begin(), z.end());
     moved_outputs.insert(moved_outputs.end(), moved.begin(), moved.end());
   }
@@ -80,7 +80,7 @@ PlainMeasures PlainLayer::of_row(const PlainSets& kept, size_t r) const {
   std::vector<double> changed = added_to_stream(layer_, rows_[r], moved_outputs);
   for (size_t c = 0; c < changed.size(); ++c) changed[c] -= whole[c];
   const double error = norm(changed, true), output = norm(whole, true);
-  const double undefined = std::numeric_limits<double>::quiet_NaN();
+  const double undefined = kUndefined;
   return {{share(attended_kept, attended)},
           {share(important_kept, important)},
           {error == 0    ? 0
@@ -90,9 +90,7 @@ PlainMeasures PlainLayer::of_row(const PlainSets& kept, size_t r) const {
 
 PlainMeasures PlainLayer::measure(const PlainSets& kept) const {
   std::vector<PlainMeasures> rows(rows_.size());
-  parallel_for(std::ssize(rows), [&](int64_t r) {
-    rows[static_cast<size_t>(r)] = of_row(kept, static_cast<size_t>(r));
-  });
+  parallel_for(std::ssize(rows), [&](int64_t r) { rows[r] = of_row(kept, r); });
   PlainMeasures all;
   for (const PlainMeasures& row : rows) {
     all.retained_attention.push_back(row.retained_attention[0]);
@@ -118,7 +116,7 @@ bool only_drops(const Record& record) {
 }
 
 int64_t place_of(const Dataset& results, int layer) {
-  const auto& layers = std::get<std::vector<int32_t>>(results.at("layer").values);
+  const auto& layers = results.values<int32_t>("layer");
   return std::ranges::find(layers, layer) - layers.begin();
 }
 
@@ -197,13 +195,11 @@ PlainSets sets_of(const Dataset& results, const TraceInfo& info, int64_t p, int6
 std::vector<int64_t> some_steps(const Dataset& results, int64_t layer) {
   std::vector<int64_t> usable;
   for (int64_t t = 0; t < results.size("step"); ++t)
-    if (!results.has("output_error") ||
-        !std::isnan(results.row("output_error", {0, 0, layer})[static_cast<size_t>(t)]))
+    if (!results.has("output_error") || !std::isnan(results.row("output_error", {0, 0, layer})[t]))
       usable.push_back(t);
   std::vector<int64_t> some;
   const auto count = std::min(kSteps, std::ssize(usable));
-  for (int64_t k = 0; k < count; ++k)
-    some.push_back(usable[static_cast<size_t>(k * std::ssize(usable) / count)]);
+  for (int64_t k = 0; k < count; ++k) some.push_back(usable[k * std::ssize(usable) / count]);
   return some;
 }
 
@@ -218,9 +214,9 @@ void check_plain(const TraceReader& reader, const StudyOptions& options, const D
   for (const int64_t step : steps) rows.push_back(first + step);
   const PlainLayer plain(layer, rows, options.importance == Norm::l2);
   std::map<std::string, std::vector<double>> ours, theirs;
-  const auto& names = std::get<std::vector<std::string>>(results.at("policy").values);
+  const auto& names = results.texts("policy");
   for (int64_t p = 0; p < results.size("policy"); ++p) {
-    const std::string& name = names[static_cast<size_t>(p)];
+    const std::string& name = names[p];
     if (!only_drops(Record::parse(name))) {
       result.left_out.push_back(name);
       continue;
@@ -232,7 +228,7 @@ void check_plain(const TraceReader& reader, const StudyOptions& options, const D
         const auto row = results.row(variable, {p, b, place});
         for (size_t k = 0; k < steps.size(); ++k) {
           theirs[variable].push_back(values[k]);
-          ours[variable].push_back(row[static_cast<size_t>(steps[k])]);
+          ours[variable].push_back(row[steps[k]]);
         }
       };
       add("output_error", right.output_error);

@@ -37,7 +37,7 @@ Measures measures(const Dataset& results, int64_t policy, int64_t budget) {
   Measures found;
   found.stream = results.has("stream_error_rms")
                      ? results.row("stream_error_rms", {policy, budget})[0]
-                     : std::numeric_limits<double>::quiet_NaN();
+                     : kUndefined;
   found.mean = mean(results.row("retained_importance_mean", {policy, budget}));
   found.min = minimum(results.row("retained_importance_min", {policy, budget}));
   found.outliers = 0;
@@ -86,8 +86,8 @@ std::vector<FragilityGroup> fragility_groups(const std::vector<Record>& records)
 
 std::vector<FragilityRow> fragility_rows(const Dataset& results,
                                          const std::vector<FragilityGroup>& groups) {
-  const auto& policies = std::get<std::vector<std::string>>(results.at("policy").values);
-  const auto& labels = std::get<std::vector<std::string>>(results.at("budget_label").values);
+  const auto& policies = results.texts("policy");
+  const auto& labels = results.texts("budget_label");
   const auto index = [&](const std::string& policy) {
     const auto found = std::ranges::find(policies, policy);
     if (found == policies.end()) throw std::logic_error(policy + " is not in the results");
@@ -95,11 +95,10 @@ std::vector<FragilityRow> fragility_rows(const Dataset& results,
   };
   std::vector<FragilityRow> rows;
   for (const FragilityGroup& group : groups)
-    for (size_t b = 0; b < labels.size(); ++b) {
-      const auto budget = static_cast<int64_t>(b);
+    for (int64_t b = 0; b < std::ssize(labels); ++b) {
       std::vector<Measures> singles;
       for (const std::string& single : group.singles)
-        singles.push_back(measures(results, index(single), budget));
+        singles.push_back(measures(results, index(single), b));
       FragilityRow& row = rows.emplace_back(
           FragilityRow{group.base,
                        labels[b],
@@ -110,7 +109,7 @@ std::vector<FragilityRow> fragility_rows(const Dataset& results,
                                          {"max over rows and heads", &group.max},
                                          {"defensive step", &group.defensive},
                                          {"defensivekv:code", &group.published}})
-        row.others.emplace_back(name, measures(results, index(*record), budget));
+        row.others.emplace_back(name, measures(results, index(*record), b));
     }
   return rows;
 }
@@ -127,11 +126,11 @@ std::span<const uint8_t> mask_row(const Dataset& results, const char* name,
 /// Scores of the record's stages in this layer; null when it keeps everything there.
 std::shared_ptr<ScoredLayer> scores_of(const Dataset& results, const TraceReader& reader,
                                        LayerWork& work, const ExplainedCell& cell) {
-  const auto& policies = std::get<std::vector<std::string>>(results.at("policy").values);
-  const auto& labels = std::get<std::vector<std::string>>(results.at("budget_label").values);
-  const std::vector<Budget> budgets = {Budget::parse(labels[static_cast<size_t>(cell.budget)])};
+  const auto& policies = results.texts("policy");
+  const auto& labels = results.texts("budget_label");
+  const std::vector<Budget> budgets = {Budget::parse(labels[cell.budget])};
   const std::vector<int> layers = {work.layer()};
-  const Record policy = Record::parse(policies[static_cast<size_t>(cell.policy)]);
+  const Record policy = Record::parse(policies[cell.policy]);
   Preparation preparation(work.info(), layers, budgets);
   const PreparedRecord record = preparation.prepare(policy);
   const PreparedBudget& budget = record.budgets.at(0);
@@ -139,24 +138,21 @@ std::shared_ptr<ScoredLayer> scores_of(const Dataset& results, const TraceReader
   const TraceFiles files(reader);
   check_records({policy}, budgets, work.info(), layers, files);
   const ScorePlan& plan = preparation.plans().at(budget.plan);
-  const AttributeValue* seed = results.attribute("seed");
-  const int64_t* number = seed != nullptr ? std::get_if<int64_t>(seed) : nullptr;
-  const auto of_seed = static_cast<uint64_t>(number != nullptr ? *number : 0);
-  return score_layer(work, files, of_seed, {&plan}).front().at(budget.variant);
+  const auto seed = static_cast<uint64_t>(results.attribute_or<int64_t>("seed", 0));
+  return score_layer(work, files, seed, {&plan}).front().at(budget.variant);
 }
 
 void add_score(ExplainedToken& token, const ScoredLayer* scored) {
-  token.score = std::numeric_limits<double>::quiet_NaN();
+  token.score = kUndefined;
   if (scored == nullptr || token.worst_head < 0 || token.worst_head >= scored->owners()) return;
-  const auto at = static_cast<size_t>(token.position);
-  if (scored->candidate[at] == 0) return;
+  if (scored->candidate[token.position] == 0) return;
   const auto row = scored->score.row(token.worst_head);
-  token.score = row[at];
+  token.score = row[token.position];
   token.rank = 1;
   for (size_t i = 0; i < row.size(); ++i) {
     if (scored->candidate[i] == 0) continue;
     ++token.ranked;
-    token.rank += row[i] > row[at];
+    token.rank += row[i] > row[token.position];
   }
 }
 
@@ -177,8 +173,7 @@ class Losses {
       for (int64_t i = 0; i < importance_.columns(); ++i) {
         const double importance = static_cast<double>(attention[i]) * norms(head, i);
         importance_(0, i) += importance;
-        if (masks_[owner][static_cast<size_t>(i)] != 1)
-          lost_(static_cast<int64_t>(owner), i) += importance;
+        if (masks_[owner][i] != 1) lost_(static_cast<int64_t>(owner), i) += importance;
       }
     }
   }
@@ -193,7 +188,7 @@ class Losses {
       token.position = i;
       double most = 0;
       for (int64_t o = 0; o < lost_.rows(); ++o) {
-        const uint8_t state = masks_[static_cast<size_t>(o)][static_cast<size_t>(i)];
+        const uint8_t state = masks_[o][i];
         token.kept_heads += state == 1;
         token.merged_heads += state == 2;
         token.lost += lost_(o, i);
@@ -234,47 +229,27 @@ Range range_of(const Dataset& results, const char* dimension, int64_t chosen) {
   return chosen >= 0 ? Range{chosen, chosen + 1} : Range{0, results.size(dimension)};
 }
 
-/// `fixed` with policy, budget and step of the largest stream error; as it is where none is
-/// defined.
-ExplainedCell largest_stream_error(const Dataset& results, const ExplainedCell& fixed) {
-  ExplainedCell found = fixed;
-  if (!results.has("stream_error")) return found;
+/// Where `sign` times a variable over policy, budget, step and, with `layers`, layer is largest
+/// among the indices that `fixed` leaves open; `none` where it is not defined.
+ExplainedCell largest(const Dataset& results, const char* variable, double sign, bool layers,
+                      const ExplainedCell& fixed, ExplainedCell none) {
   const Range policies = range_of(results, "policy", fixed.policy);
   const Range budgets = range_of(results, "budget", fixed.budget);
   const Range steps = range_of(results, "step", fixed.step);
+  const Range rows = layers ? range_of(results, "layer", fixed.layer)
+                            : Range{fixed.layer, fixed.layer + 1};
   double most = -std::numeric_limits<double>::infinity();
-  for (int64_t p = policies.begin; p < policies.end; ++p) {
-    for (int64_t b = budgets.begin; b < budgets.end; ++b) {
-      const auto row = results.row("stream_error", {p, b});
-      for (int64_t t = steps.begin; t < steps.end; ++t) {
-        if (!(row[static_cast<size_t>(t)] > most)) continue;  // so for NaN
-        most = row[static_cast<size_t>(t)];
-        found = {p, b, fixed.layer, t};
-      }
-    }
-  }
-  return found;
-}
-
-/// The cell with the least retained importance; all -1 where none is defined.
-ExplainedCell least_retained(const Dataset& results, const ExplainedCell& fixed) {
-  const Range policies = range_of(results, "policy", fixed.policy);
-  const Range budgets = range_of(results, "budget", fixed.budget);
-  const Range layers = range_of(results, "layer", fixed.layer);
-  const Range steps = range_of(results, "step", fixed.step);
-  ExplainedCell worst{-1, -1, -1, -1};
-  double least = std::numeric_limits<double>::infinity();
   for (int64_t p = policies.begin; p < policies.end; ++p)
     for (int64_t b = budgets.begin; b < budgets.end; ++b)
-      for (int64_t l = layers.begin; l < layers.end; ++l) {
-        const auto row = results.row("retained_importance", {p, b, l});
+      for (int64_t l = rows.begin; l < rows.end; ++l) {
+        const auto row = layers ? results.row(variable, {p, b, l}) : results.row(variable, {p, b});
         for (int64_t t = steps.begin; t < steps.end; ++t) {
-          if (!(row[static_cast<size_t>(t)] < least)) continue;
-          least = row[static_cast<size_t>(t)];
-          worst = {p, b, l, t};
+          if (!(sign * row[t] > most)) continue;  // so for NaN
+          most = sign * row[t];
+          none = {p, b, l, t};
         }
       }
-  return worst;
+  return none;
 }
 
 }  // namespace
@@ -285,28 +260,23 @@ ExplainedCell worst_cell(const Dataset& results, const std::string& path,
     bad_data({.what = "the results do not say what became of each entry",
               .where = path,
               .hint = "kvsim replay --save-keep writes it"});
-  const ExplainedCell worst = least_retained(results, largest_stream_error(results, fixed));
+  const ExplainedCell lost = results.has("stream_error")
+                                 ? largest(results, "stream_error", 1, false, fixed, fixed)
+                                 : fixed;
+  const ExplainedCell worst = largest(results, "retained_importance", -1, true, lost,
+                                      {-1, -1, -1, -1});
   if (worst.policy < 0) bad_data({"no retained importance is defined there", path});
   return worst;
 }
 
-namespace {
-
-std::set<int> every_probe(const TraceInfo& info) {
-  std::set<int> all;
-  for (size_t p = 0; p < info.probes.size(); ++p) all.insert(static_cast<int>(p));
-  return all;
-}
-
-}  // namespace
-
 Explanation explain(const Dataset& results, const TraceReader& reader, const ExplainedCell& cell,
                     Backend& backend) {
   check_shape(results, reader);
-  const auto& layers = std::get<std::vector<int32_t>>(results.at("layer").values);
-  const auto& steps = std::get<std::vector<int64_t>>(results.at("step").values);
-  const LayerTrace trace = reader.read_layer(layers[static_cast<size_t>(cell.layer)], false,
-                                             every_probe(reader.info()));
+  const auto& layers = results.values<int32_t>("layer");
+  const auto& steps = results.values<int64_t>("step");
+  std::set<int> probes;
+  for (int p = 0; p < std::ssize(reader.info().probes); ++p) probes.insert(p);
+  const LayerTrace trace = reader.read_layer(layers[cell.layer], false, probes);
   LayerWork work(trace, backend);
   Explanation result;
   result.per_query_head = mask_row(results, "kept_mask", cell, 0)[0] == kNoOwner;
@@ -314,20 +284,16 @@ Explanation explain(const Dataset& results, const TraceReader& reader, const Exp
   result.heads = result.per_query_head ? work.query_heads() : work.kv_heads();
   Losses losses(results, cell, mask, result.per_query_head, result.heads, work.entries());
   const Table<float>& norms = work.projected_norms(options_of(results).importance);
-  const std::vector<int64_t> positions = {steps[static_cast<size_t>(cell.step)]};
-  AttentionPass pass;
-  pass.positions = positions;
-  pass.look_ahead = true;
-  for_each_attention_block(work, pass,
+  const std::vector<int64_t> positions = {steps[cell.step]};
+  for_each_attention_block(work, {.positions = positions, .look_ahead = true},
                            [&](const AttentionBlock& block, int64_t) { losses.add(block, norms); });
   result.tokens = losses.tokens(result.retained);
-  result.recorded = results.row(
-      "retained_importance",
-      {cell.policy, cell.budget, cell.layer})[static_cast<size_t>(cell.step)];
+  result.recorded = results.row("retained_importance",
+                                {cell.policy, cell.budget, cell.layer})[cell.step];
   const std::shared_ptr<ScoredLayer> scored = scores_of(results, reader, work, cell);
   for (ExplainedToken& token : result.tokens) add_score(token, nullptr);
   for (const int64_t position : most_lost(result, 1000))
-    add_score(result.tokens[static_cast<size_t>(position)], scored.get());
+    add_score(result.tokens[position], scored.get());
   return result;
 }
 
@@ -336,10 +302,9 @@ std::vector<int64_t> most_lost(const Explanation& explanation, int64_t count) {
   for (const ExplainedToken& token : explanation.tokens)
     if (token.lost > 0) order.push_back(token.position);
   std::ranges::stable_sort(order, [&](int64_t x, int64_t y) {
-    return explanation.tokens[static_cast<size_t>(x)].lost >
-           explanation.tokens[static_cast<size_t>(y)].lost;
+    return explanation.tokens[x].lost > explanation.tokens[y].lost;
   });
-  order.resize(std::min(order.size(), static_cast<size_t>(count)));
+  order.resize(std::min(std::ssize(order), count));
   return order;
 }
 

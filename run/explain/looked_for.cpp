@@ -17,7 +17,7 @@ std::vector<double> step_losses(const Dataset& results, int64_t policy, int64_t 
     const auto row = results.row("stream_error", {policy, budget});
     return {row.begin(), row.end()};
   }
-  std::vector<double> losses(static_cast<size_t>(results.size("step")), 0.0);
+  std::vector<double> losses(results.size("step"), 0.0);
   for (int64_t l = 0; l < results.size("layer"); ++l) {
     const auto row = results.row("retained_importance", {policy, budget, l});
     for (size_t t = 0; t < losses.size(); ++t) losses[t] -= row[t];
@@ -28,7 +28,7 @@ std::vector<double> step_losses(const Dataset& results, int64_t policy, int64_t 
 /// A dimension with its coordinate, as every dimension of a file has one.
 void add_axis(Dataset& dataset, const char* name, std::vector<int64_t> values,
               const char* meaning) {
-  dataset.add_dimension(name, static_cast<int64_t>(values.size()));
+  dataset.add_dimension(name, std::ssize(values));
   dataset.add({.name = name,
                .dims = {name},
                .units = "1",
@@ -38,7 +38,7 @@ void add_axis(Dataset& dataset, const char* name, std::vector<int64_t> values,
 }
 
 std::vector<int64_t> counted(int64_t size) {
-  std::vector<int64_t> values(static_cast<size_t>(size));
+  std::vector<int64_t> values(size);
   std::iota(values.begin(), values.end(), int64_t{0});
   return values;
 }
@@ -51,7 +51,7 @@ class LayerShares {
 
   void add(const AttentionBlock& block, const Table<float>& norms, int64_t first_row) {
     const int64_t rows = block.rows;
-    if (block.kv_head == 0) importance_.assign(static_cast<size_t>(heads_ * rows * entries_), 0.0F);
+    if (block.kv_head == 0) importance_.assign(heads_ * rows * entries_, 0.0F);
     for (int x = 0; x < block.heads; ++x) {
       const int64_t head = int64_t{block.kv_head} * block.heads + x;
       for (int64_t r = 0; r < rows; ++r) {
@@ -70,10 +70,10 @@ class LayerShares {
   }
 
   void finish_row(int64_t r, int64_t rows, int64_t step) {
-    std::vector<double> pooled(static_cast<size_t>(entries_), 0.0);
+    std::vector<double> pooled(entries_, 0.0);
     for (int64_t h = 0; h < heads_; ++h) {
       const float* const own = row(h, r, rows);
-      for (int64_t i = 0; i < entries_; ++i) pooled[static_cast<size_t>(i)] += own[i];
+      for (int64_t i = 0; i < entries_; ++i) pooled[i] += own[i];
     }
     const double total = std::accumulate(pooled.begin(), pooled.end(), 0.0);
     std::vector<int64_t> order(pooled.size());
@@ -81,7 +81,7 @@ class LayerShares {
     const auto chosen = target_.row<int64_t>("entry", {layer_, step});
     const auto count = std::min(order.size(), chosen.size());
     const auto more = [&](int64_t a, int64_t b) {
-      const double x = pooled[static_cast<size_t>(a)], y = pooled[static_cast<size_t>(b)];
+      const double x = pooled[a], y = pooled[b];
       return x != y ? x > y : a < b;
     };
     std::partial_sort(order.begin(), order.begin() + static_cast<ptrdiff_t>(count), order.end(),
@@ -105,17 +105,14 @@ class LayerShares {
 StudyOptions same_record(const Dataset& results, const std::vector<int64_t>& policies,
                          bool per_head) {
   StudyOptions options;
-  const auto& records = std::get<std::vector<std::string>>(results.at("policy").values);
-  for (const int64_t policy : policies)
-    options.records.push_back(Record::parse(records[static_cast<size_t>(policy)]));
+  const auto& records = results.texts("policy");
+  for (const int64_t policy : policies) options.records.push_back(Record::parse(records[policy]));
   for (const std::string& label :
-       std::get<std::vector<std::string>>(results.at("budget_label").values))
+       results.texts("budget_label"))
     options.budgets.push_back(Budget::parse(label));
-  for (const int32_t layer : std::get<std::vector<int32_t>>(results.at("layer").values))
+  for (const int32_t layer : results.values<int32_t>("layer"))
     options.layers.push_back(layer);
-  const AttributeValue* seed = results.attribute("seed");
-  if (seed != nullptr && std::holds_alternative<int64_t>(*seed))
-    options.seed = static_cast<uint64_t>(std::get<int64_t>(*seed));
+  options.seed = static_cast<uint64_t>(results.attribute_or<int64_t>("seed", 0));
   const StudyOptions measured = options_of(results);
   options.scope = measured.scope;
   options.importance = measured.importance;
@@ -147,14 +144,14 @@ void copy(const Dataset& from, const char* name, Dataset& to) {
 /// function in Python can be replayed by the process that has it alone.
 std::vector<int64_t> replayable(const Dataset& results, const TraceReader& reader,
                                 const DetailHooks& hooks) {
-  const auto& records = std::get<std::vector<std::string>>(results.at("policy").values);
+  const auto& records = results.texts("policy");
   std::vector<int64_t> found;
   for (int64_t p = 0; p < results.size("policy"); ++p) {
     try {
       const Study study(reader, same_record(results, {p}, false), {});
       found.push_back(p);
     } catch (const Error& error) {
-      const std::string& record = records[static_cast<size_t>(p)];
+      const std::string& record = records[p];
       hooks.message(fmt::format("{}: not replayed for the page, so that it lacks what was not "
                                 "saved: {}",
                                 record,
@@ -181,7 +178,7 @@ void copy_policies(const Dataset& from, const char* name, const std::vector<int6
   const auto& some = std::get<std::vector<double>>(found->values);
   const size_t size = some.size() / policies.size();
   std::vector<double> values(size * static_cast<size_t>(results.size("policy")),
-                             std::numeric_limits<double>::quiet_NaN());
+                             kUndefined);
   for (size_t k = 0; k < policies.size(); ++k)
     std::copy_n(some.begin() + static_cast<ptrdiff_t>(k * size), size,
                 values.begin() + static_cast<ptrdiff_t>(static_cast<size_t>(policies[k]) * size));
@@ -203,7 +200,7 @@ void add_kept_sets(Dataset& details, const Dataset& results, const TraceReader& 
   }
   const std::vector<int64_t> policies = replayable(results, reader, hooks);
   if (policies.empty()) return;
-  const bool all = static_cast<int64_t>(policies.size()) == results.size("policy");
+  const bool all = std::ssize(policies) == results.size("policy");
   if (!all && !results.has("kept_mask"))
     hooks.message("kept sets left out: not every policy can be replayed, and --save-keep was not "
                   "given");
@@ -224,7 +221,7 @@ void add_kept_sets(Dataset& details, const Dataset& results, const TraceReader& 
 }  // namespace
 
 std::vector<int64_t> worst_steps(const Dataset& results, int64_t count) {
-  const auto& positions = std::get<std::vector<int64_t>>(results.at("step").values);
+  const auto& positions = results.values<int64_t>("step");
   const size_t steps = positions.size();
   std::vector<size_t> best_rank(steps, steps);
   std::vector<size_t> order(steps);
@@ -242,7 +239,7 @@ std::vector<int64_t> worst_steps(const Dataset& results, int64_t count) {
   }
   std::iota(order.begin(), order.end(), size_t{0});
   std::ranges::stable_sort(order, [&](size_t x, size_t y) { return best_rank[x] < best_rank[y]; });
-  order.resize(std::min(steps, static_cast<size_t>(std::max<int64_t>(count, 1))));
+  order.resize(std::min<int64_t>(steps, std::max<int64_t>(count, 1)));
   std::ranges::sort(order);
   std::vector<int64_t> chosen;
   for (const size_t t : order) chosen.push_back(positions[t]);
@@ -252,10 +249,10 @@ std::vector<int64_t> worst_steps(const Dataset& results, int64_t count) {
 Dataset looked_for(const Dataset& results, const TraceReader& reader,
                    const std::vector<int64_t>& steps, int64_t most, Backend& backend,
                    const DetailHooks& hooks) {
-  const auto& layers = std::get<std::vector<int32_t>>(results.at("layer").values);
+  const auto& layers = results.values<int32_t>("layer");
   const int64_t heads = reader.info().num_query_heads, entries = reader.info().prompt_len;
   Dataset found;
-  found.add_dimension("layer", static_cast<int64_t>(layers.size()));
+  found.add_dimension("layer", std::ssize(layers));
   found.add(results.at("layer"));
   found.add_dimension("head", heads);
   found.add(results.at("head"));
@@ -268,13 +265,13 @@ Dataset looked_for(const Dataset& results, const TraceReader& reader,
              .units = "1",
              .long_name = "position of the prompt entry; -1: none",
              .flags = {},
-             .values = std::vector<int64_t>(static_cast<size_t>(found.count(entry)), -1)});
+             .values = std::vector<int64_t>(found.count(entry), -1)});
   found.add({.name = "share",
              .dims = share,
              .units = "1",
              .long_name = "share of the layer's importance",
              .flags = {},
-             .values = std::vector<double>(static_cast<size_t>(found.count(share)), 0.0)});
+             .values = std::vector<double>(found.count(share), 0.0)});
   for (size_t l = 0; l < layers.size(); ++l) {
     hooks.progress(static_cast<double>(l) / static_cast<double>(layers.size()),
                    fmt::format("what steps looked for, layer {}", layers[l]));
@@ -282,10 +279,7 @@ Dataset looked_for(const Dataset& results, const TraceReader& reader,
     LayerWork work(trace, backend);
     LayerShares shares(found, static_cast<int64_t>(l), heads, entries);
     const Table<float>& norms = work.projected_norms(options_of(results).importance);
-    AttentionPass pass;
-    pass.positions = steps;
-    pass.look_ahead = true;
-    pass.rows_outer = true;
+    const AttentionPass pass{.positions = steps, .look_ahead = true, .rows_outer = true};
     for_each_attention_block(work, pass, [&](const AttentionBlock& block, int64_t first_row) {
       shares.add(block, norms, first_row);
     });
@@ -301,7 +295,7 @@ Dataset details_of(const Dataset& results, const TraceReader& reader, Backend& b
                                kRanks, backend, hooks);
   if (reader.has_token_text()) {
     std::vector<std::string> words = reader.token_text();
-    add_axis(details, "token", counted(static_cast<int64_t>(words.size())), "position");
+    add_axis(details, "token", counted(std::ssize(words)), "position");
     details.add({.name = "token_text",
                  .dims = {"token"},
                  .units = "1",

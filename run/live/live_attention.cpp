@@ -14,7 +14,7 @@ int64_t first_compressed(const std::vector<Record>& records, const std::vector<B
   int64_t first = info.prompt_len;
   for (const Record& record : records) {
     if (!chosen<Schedule>(record.settings).in_chunks()) continue;
-    for (const Budget& budget : record.own_budgets.empty() ? budgets : record.own_budgets)
+    for (const Budget& budget : record.budgets(budgets))
       first = std::min(first,
                        prompt_chunks(record.settings, budget, info.prompt_len).front().range.end);
   }
@@ -35,7 +35,7 @@ class ReplayedOutputs {
  public:
   explicit ReplayedOutputs(const LayerWork& work)
       : heads_(work.query_heads()), steps_(work.info().steps()), width_(work.value_dim()),
-        z_(static_cast<size_t>(heads_ * steps_ * width_)), change_(z_.size()) {}
+        z_(heads_ * steps_ * width_), change_(z_.size()) {}
 
   void add(const StepBlock& block) {
     if (block.full != nullptr) copy(block, block.full->z.data(), z_);
@@ -150,8 +150,7 @@ LiveAttention::Outputs LiveAttention::attend_in_chunks(const LayerWork& work, co
                                                        const Budget& budget) const {
   const auto compressed = ChunkedPrefill(record, seed_, files_).run(work, budget);
   const int64_t first = compressed.front().end, last = info_.total_len, width = work.value_dim();
-  Outputs outputs{
-      first, std::vector<float>(static_cast<size_t>(work.query_heads() * (last - first) * width))};
+  Outputs outputs{first, std::vector<float>(work.query_heads() * (last - first) * width)};
   PrefillOptions options;
   options.norm = norm_;
   options.seed = seed_;
@@ -189,8 +188,7 @@ std::optional<LiveAttention::Outputs> LiveAttention::attend(const Call& call) {
   const Record& record = records()[call.record];
   if (chosen<Schedule>(record.settings).in_chunks()) {
     if (leaves_cache_alone(work, *kept, record.settings)) return std::nullopt;
-    const auto& own = record.own_budgets.empty() ? budgets() : record.own_budgets;
-    return attend_in_chunks(work, record, own[call.budget]);
+    return attend_in_chunks(work, record, record.budgets(budgets())[call.budget]);
   }
   Session& run = session(call);
   const std::vector<Record>& records = run.first->records();

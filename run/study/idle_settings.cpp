@@ -15,10 +15,10 @@ namespace {
 
 /// Budgets for which `idle` holds, by comma; none: empty.
 std::string budgets_where(const Dataset& results, const std::function<bool(int64_t)>& idle) {
-  const auto& labels = std::get<std::vector<std::string>>(results.at("budget_label").values);
+  const auto& labels = results.texts("budget_label");
   std::string text;
-  for (size_t b = 0; b < labels.size(); ++b)
-    if (idle(static_cast<int64_t>(b))) text += (text.empty() ? "" : ", ") + labels[b];
+  for (int64_t b = 0; b < std::ssize(labels); ++b)
+    if (idle(b)) text += (text.empty() ? "" : ", ") + labels[b];
   return text;
 }
 
@@ -54,13 +54,11 @@ bool all_alike(const Dataset& results, int64_t policy, int64_t budget) {
 std::string filled_by(const Dataset& results, const Record& record, int64_t policy,
                       int64_t budget) {
   const auto& queries = chosen<Queries>(record.settings);
-  const AttributeValue* prompt = results.attribute("prompt_len");
-  if (prompt == nullptr || !results.has("kept")) return "";
-  const int64_t n = std::get<int64_t>(*prompt);
-  const auto& labels = std::get<std::vector<std::string>>(results.at("budget_label").values);
-  const auto at = static_cast<size_t>(budget);
-  const Budget asked = record.own_budgets.empty() ? Budget::parse(labels[at])
-                                                  : record.own_budgets[at];
+  const auto n = results.attribute_or<int64_t>("prompt_len", 0);
+  if (n == 0 || !results.has("kept")) return "";
+  const auto& labels = results.texts("budget_label");
+  const Budget asked = record.own_budgets.empty() ? Budget::parse(labels[budget])
+                                                  : record.own_budgets[budget];
   const int64_t entries = budget_entries(record.settings, asked, n);
   const int64_t window = queries.has_window() ? queries.window(record.settings, entries, n) : 0;
   const int64_t sinks = record.settings.count(keys::sinks);
@@ -75,9 +73,8 @@ std::string filled_by(const Dataset& results, const Record& record, int64_t poli
 
 /// Layers of skip_layers that the model does not have, joined as in the record.
 std::string missing_layers(const Dataset& results, const Settings& settings) {
-  const AttributeValue* layers = results.attribute("num_layers");
-  if (layers == nullptr) return "";
-  const int64_t count = std::get<int64_t>(*layers);
+  const auto count = results.attribute_or<int64_t>("num_layers", 0);
+  if (count == 0) return "";
   std::string missing;
   for (const std::string& one : settings.list(keys::skip_layers)) {
     const int64_t layer = std::stoi(one);
@@ -90,7 +87,7 @@ std::string missing_layers(const Dataset& results, const Settings& settings) {
 }  // namespace
 
 std::string idle_settings(const Dataset& results, const std::vector<Record>& records) {
-  const auto& policies = std::get<std::vector<std::string>>(results.at("policy").values);
+  const auto& policies = results.texts("policy");
   std::string text;
   for (size_t p = 0; p < std::min(policies.size(), records.size()); ++p) {
     const auto policy = static_cast<int64_t>(p);
@@ -115,7 +112,7 @@ std::string idle_settings(const Dataset& results, const std::vector<Record>& rec
     say(budgets_where(results, [&](int64_t b) { return keeps(results, policy, b, 0.0); }),
         "no entry of the prompt is kept");
     const KindInfo& merge = chosen<Merge>(settings).info();
-    if (std::ranges::find(merge.keys, "merge_threshold") != merge.keys.end())
+    if (contains(merge.keys, "merge_threshold"))
       say(budgets_where(results, [&](int64_t b) { return merges_nothing(results, policy, b); }),
           "merge=" + merge.name + " merges nothing, no entry is as near to another as " +
               settings.text(keys::merge_threshold) + " (key merge_threshold)");

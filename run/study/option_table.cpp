@@ -30,7 +30,7 @@ std::vector<StudyOption> declared() {
        .type = OptionType::word,
        .words = kNorms,
        .read = [](const O& o) -> Json { return kNorms[o.importance == Norm::l1 ? 0 : 1]; },
-       .set_number = [](O& o, double word) { o.importance = norm(static_cast<size_t>(word)); }},
+       .set_number = [](O& o, double word) { o.importance = norm(word); }},
       {.key = "scope",
        .flag = "scope",
        .placeholder = "prompt|evictable|all",
@@ -112,8 +112,7 @@ std::vector<StudyOption> declared() {
        .words = byte_forms(),
        .is_set = [](const O& o) { return !o.equal_bytes.empty(); },
        .read = [](const O& o) -> Json { return o.equal_bytes; },
-       .set_number = [](O& o,
-                        double word) { o.equal_bytes = byte_forms()[static_cast<size_t>(word)]; }},
+       .set_number = [](O& o, double word) { o.equal_bytes = byte_forms()[word]; }},
       {.key = "bandwidth",
        .flag = "bandwidth",
        .placeholder = "X",
@@ -192,9 +191,7 @@ nlohmann::ordered_json options_text(const StudyOptions& options) {
 
 StudyOptions options_of(const Dataset& results) {
   StudyOptions options;
-  const AttributeValue* config = results.attribute("config");
-  const auto* text = config != nullptr ? std::get_if<std::string>(config) : nullptr;
-  const Json values = Json::parse(text != nullptr ? *text : "", nullptr, false);
+  const Json values = Json::parse(results.text_attribute("config"), nullptr, false);
   for (const StudyOption& option : study_options())
     if (values.is_object() && values.contains(option.key))
       set_from(values[option.key], option, options);

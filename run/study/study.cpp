@@ -111,13 +111,13 @@ void Study::survey_layers(LayersAhead& ahead, Backend& backend) {
 }
 
 void Study::replay_layers(LayersAhead& ahead, Backend& backend) {
-  for (size_t l = 0; l < plan_.options.layers.size(); ++l) {
+  for (int64_t l = 0; l < std::ssize(plan_.options.layers); ++l) {
     say_progress(fmt::format("layer {}", plan_.options.layers[l]));
     const LayerTrace trace = next(ahead);
     LayerWork work(trace, backend, plan_.options.importance);
     if (auto known = surveyed_norms_.extract(trace.layer))
       work.set_projected_norms(std::move(known.mapped()));
-    run_layer(work, static_cast<int64_t>(l));
+    run_layer(work, l);
     ++passes_done_;
   }
 }

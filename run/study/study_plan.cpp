@@ -132,9 +132,8 @@ Dataset empty_results(const RunShape& run) {
     }
     VariableValues values = declaration.known(run);
     if (declaration.is_coordinate())
-      dataset.add_dimension(
-          declaration.name,
-          std::visit([](const auto& v) { return static_cast<int64_t>(v.size()); }, values));
+      dataset.add_dimension(declaration.name,
+                            std::visit([](const auto& v) { return std::ssize(v); }, values));
     Variable variable = make_variable(declaration, dataset);
     variable.values = std::move(values);
     dataset.add(std::move(variable));
@@ -229,8 +228,7 @@ void StudyMeasures::Layer::see(const StepBlock& block) {
   if (block.full != nullptr)
     for (const auto& measure : study_.measures_) measure->see_full(*block.full);
   parallel_for(std::ssize(block.outcomes), [&](int64_t at) {  // each writes to its own series
-    for (const auto& measure : study_.measures_)
-      measure->see(block, block.outcomes[static_cast<size_t>(at)]);
+    for (const auto& measure : study_.measures_) measure->see(block, block.outcomes[at]);
   });
   norms_.add(block);
 }
@@ -243,7 +241,6 @@ void StudyMeasures::Layer::see_epoch(LayerWork& prompt, const PrefillReplay& rep
 }
 
 void StudyMeasures::Layer::read_rows() {
-  const TraceInfo& info = layer_.work.info();
   std::vector<Measure*> readers;
   for (const auto& measure : study_.measures_) {
     if (measure->needs().attention_columns == 0) continue;
@@ -251,10 +248,9 @@ void StudyMeasures::Layer::read_rows() {
     measure->start_rows(layer_);
   }
   if (readers.empty()) return;
-  AttentionPass pass;
-  pass.columns = study_.needs_.attention_columns;
-  pass.positions = std::span(info.query_position).subspan(static_cast<size_t>(info.first_step()));
-  pass.look_ahead = true;
+  const AttentionPass pass{.positions = layer_.work.info().later_queries(),
+                           .look_ahead = true,
+                           .columns = study_.needs_.attention_columns};
   for_each_attention_block(layer_.work, pass, [&](const AttentionBlock& rows, int64_t first_step) {
     for (Measure* reader : readers) reader->see_rows(rows, first_step);
   });

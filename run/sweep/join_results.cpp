@@ -33,13 +33,6 @@ bool same(const Variable& a, const Variable& b) {
   return x->size() == y.size() && std::memcmp(x->data(), y.data(), x->size() * sizeof(double)) == 0;
 }
 
-const std::string& text_attribute(const Dataset& dataset, const char* name) {
-  static const std::string none;
-  const AttributeValue* found = dataset.attribute(name);
-  const auto* text = found == nullptr ? nullptr : std::get_if<std::string>(found);
-  return text == nullptr ? none : *text;
-}
-
 }  // namespace
 
 ResultsJoin::ResultsJoin(std::vector<std::string> policies)
@@ -64,8 +57,7 @@ void ResultsJoin::add(const Dataset& part, const std::string& name) {
 void ResultsJoin::add_shape(const Dataset& part) {
   for (const Dimension& dimension : part.dimensions()) {
     const bool policy = dimension.name == "policy";
-    shape_.add_dimension(dimension.name,
-                         policy ? static_cast<int64_t>(policies_.size()) : dimension.size);
+    shape_.add_dimension(dimension.name, policy ? std::ssize(policies_) : dimension.size);
   }
   for (const Attribute& attribute : part.attributes()) {
     if (attribute.name == kIdleSettings) continue;  // of the policies of one part
@@ -78,7 +70,7 @@ void ResultsJoin::add_shape(const Dataset& part) {
 
 void ResultsJoin::add_policies(const Dataset& part, const std::string& name,
                                std::vector<size_t>& places) {
-  for (const std::string& policy : std::get<std::vector<std::string>>(part.at("policy").values)) {
+  for (const std::string& policy : part.texts("policy")) {
     const auto found = std::ranges::find(policies_, policy);
     if (found == policies_.end()) bad_data({"a policy that is not in the sweep", name, policy});
     const auto place = static_cast<size_t>(found - policies_.begin());
@@ -107,13 +99,12 @@ void ResultsJoin::add_variable(const Variable& variable, const std::vector<size_
   if (whole.dims != variable.dims || whole.type() != variable.type())
     bad_data({"belongs to another run", name, variable.name + " of another shape"});
   const int64_t length = shape_.count({variable.dims.begin() + 1, variable.dims.end()});
-  for (size_t p = 0; p < places.size(); ++p)
-    copy_row(variable.values, static_cast<int64_t>(p), whole.values,
-             static_cast<int64_t>(places[p]), length);
+  for (int64_t p = 0; p < std::ssize(places); ++p)
+    copy_row(variable.values, p, whole.values, static_cast<int64_t>(places[p]), length);
 }
 
 void ResultsJoin::add_config(const Dataset& part, const std::vector<size_t>& places) {
-  const auto config = ordered_json::parse(text_attribute(part, "config"), nullptr, false);
+  const auto config = ordered_json::parse(part.text_attribute("config"), nullptr, false);
   if (!config.is_object() || !config.contains("policies") || !config["policies"].is_array()) return;
   const ordered_json& policies = config["policies"];
   for (size_t p = 0; p < places.size() && p < policies.size(); ++p)
@@ -133,7 +124,7 @@ Dataset ResultsJoin::finish() {
     const auto found = variables_.find(declaration.name);
     if (found != variables_.end()) whole.add(std::move(found->second));
   }
-  auto config = ordered_json::parse(text_attribute(whole, "config"), nullptr, false);
+  auto config = ordered_json::parse(whole.text_attribute("config"), nullptr, false);
   if (config.is_object()) {
     config["policies"] = ordered_json::array();
     for (const std::string& text : configs_)
@@ -165,10 +156,10 @@ Dataset one_policy(const Dataset& results, int64_t policy) {
   }
   for (const Attribute& attribute : results.attributes())
     part.set_attribute(attribute.name, attribute.value);
-  auto config = ordered_json::parse(text_attribute(results, "config"), nullptr, false);
+  auto config = ordered_json::parse(results.text_attribute("config"), nullptr, false);
   if (config.is_object() && config.contains("policies") && config["policies"].is_array() &&
       static_cast<size_t>(policy) < config["policies"].size()) {
-    config["policies"] = ordered_json::array({config["policies"][static_cast<size_t>(policy)]});
+    config["policies"] = ordered_json::array({config["policies"][policy]});
     part.set_attribute("config", config.dump());
   }
   return part;

@@ -16,13 +16,12 @@ class Series {
       : options_(plan.jobs().front().options), measured_(judged_measures()) {
     for (const SweepJob& job : plan.jobs()) {
       const std::string& trace = job.reader->digest();
-      if (std::ranges::find(traces_, trace) == traces_.end()) traces_.push_back(trace);
+      if (!contains(traces_, trace)) traces_.push_back(trace);
     }
   }
 
   void add(const SweepJob& job, const Dataset& results) {
-    const size_t trace = static_cast<size_t>(std::ranges::find(traces_, job.reader->digest()) -
-                                             traces_.begin());
+    const size_t trace = std::ranges::find(traces_, job.reader->digest()) - traces_.begin();
     std::erase_if(measured_, [&](const std::string& name) { return !results.has(name); });
     if (layers_.empty()) layers_ = stream_error_layers(results);
     from_.push_back(provenance(results));
@@ -99,7 +98,7 @@ class Series {
 
   /// Where a budget stands in a results file; -1: nowhere, or it keeps everything.
   int64_t column_of(const SweepJob& job, const Dataset& results, size_t budget) const {
-    const auto& budgets = std::get<std::vector<double>>(results.at("budget").values);
+    const auto& budgets = results.values<double>("budget");
     const double ratio = options_.budgets[budget].ratio(job.reader->info().prompt_len);
     const auto column = std::ranges::find(budgets, ratio) - budgets.begin();
     return ratio >= 1 || column == std::ssize(budgets) ? -1 : static_cast<int64_t>(column);
@@ -220,7 +219,7 @@ std::vector<Comparison> comparisons(const StudyOptions& options,
   for (const auto& [preset, records] : presets_of(options.records)) {
     if (records.size() < 2) continue;
     for (size_t c = 0; c < criteria().size(); ++c) {
-      if (std::ranges::find(measures, criteria()[c].variable) == measures.end()) continue;
+      if (!contains(measures, criteria()[c].variable)) continue;
       for (size_t b = 0; b < options.budgets.size(); ++b) all.push_back({preset, records, c, b});
     }
   }
@@ -240,7 +239,7 @@ std::vector<bool> ranked(const Series& series, const Comparison& of) {
   for (const size_t r : of.records)
     found.push_back(
         all(r, [](size_t, double held) { return unranked_by(held) == Unranked::ranked; }));
-  if (std::ranges::find(found, true) != found.end()) return found;
+  if (contains(found, true)) return found;
   const auto first = series.held(of.budget, of.records.front());
   const auto as_first = [&](size_t r) {
     return all(r, [&](size_t k, double held) {
@@ -274,7 +273,7 @@ void add_equal_bytes(BestRow& row, const Series& series, const StudyOptions& opt
     rivals.push_back(true);
     records.push_back(of.records[k]);
   }
-  if (std::ranges::find(rivals, true) == rivals.end()) return;
+  if (!contains(rivals, true)) return;
   drop_undefined(settings);
   row.equal_bytes = best_setting(settings, best ? 0 : -1, row.criterion, options.seed, rivals);
   row.equal_bytes_record = options.records[records[row.equal_bytes.best]].canonical();
@@ -319,9 +318,7 @@ BestTable best_settings(const SweepPlan& plan, const SweepRun& sweep,
   BestTable table{series.traces(), series.measured(), series.stream_layers(), {}, series.from()};
   const std::vector<Comparison> all = comparisons(options, measures);
   std::vector<std::optional<BestRow>> rows(all.size());
-  parallel_for(std::ssize(all), [&](int64_t x) {
-    rows[static_cast<size_t>(x)] = best_row(series, options, all[static_cast<size_t>(x)]);
-  });
+  parallel_for(std::ssize(all), [&](int64_t x) { rows[x] = best_row(series, options, all[x]); });
   for (std::optional<BestRow>& row : rows)
     if (row) table.rows.push_back(std::move(*row));
   return table;

@@ -140,7 +140,7 @@ class Parser {
       return;
     }
     static const std::vector<std::string> replayed = {"traces", "seeds", "layers", "budgets"};
-    if (std::ranges::find(replayed, key) == replayed.end()) {
+    if (!contains(replayed, key)) {
       std::vector<std::string> known = replayed;
       known.push_back("policy");
       for (const StudyOption& one : study_options()) known.push_back(one.key);
@@ -193,7 +193,7 @@ class Parser {
   void name(const StudyOption& option, const Item& one) {
     if (option.known != nullptr) {
       const std::vector<std::string> known = option.known();
-      if (std::ranges::find(known, one.text) == known.end())
+      if (!contains(known, one.text))
         fail(*one.node, {.what = "unknown " + option.flag,
                          .found = one.text,
                          .hint = did_you_mean(one.text, known)});
@@ -281,7 +281,7 @@ class Parser {
       const ptrdiff_t place = first - axes.data();
       const bool before = found - axes.begin() < place;
       axes.erase(found);
-      first = &axes[static_cast<size_t>(before ? place - 1 : place)];
+      first = &axes[before ? place - 1 : place];
     }
   }
 

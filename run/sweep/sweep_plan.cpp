@@ -130,7 +130,7 @@ void ask_for_all(const TraceInfo& info, StudyOptions& options) {
 
 void check_layers(const SweepConfig& config, const StudyOptions& options, const TraceInfo& info) {
   for (const int layer : options.layers) {
-    if (std::ranges::find(info.layers, layer) != info.layers.end()) continue;
+    if (contains(info.layers, layer)) continue;
     bad_data({info.path + ": the trace does not have the layer asked for",
               config.places.at(std::to_string(layer)), fmt::format("layers with {}", layer)});
   }
@@ -169,7 +169,7 @@ std::vector<SweepGroup> share_of(std::vector<SweepGroup> groups, int64_t shard, 
   std::iota(order.begin(), order.end(), size_t{0});
   std::ranges::stable_sort(
       order, [&](size_t a, size_t b) { return groups[a].seconds > groups[b].seconds; });
-  std::vector<double> load(static_cast<size_t>(shards), 0.0);
+  std::vector<double> load(shards, 0.0);
   std::vector<size_t> mine;
   for (const size_t g : order) {
     const auto least = std::ranges::min_element(load);

@@ -113,7 +113,7 @@ std::string SweepRun::target(const SweepJob& job) const {
 std::vector<size_t> SweepRun::jobs() const {
   std::vector<size_t> jobs;
   for (const SweepGroup& group : groups_)
-    if (std::ranges::find(jobs, group.job) == jobs.end()) jobs.push_back(group.job);
+    if (!contains(jobs, group.job)) jobs.push_back(group.job);
   std::ranges::sort(jobs);
   return jobs;
 }
@@ -209,9 +209,9 @@ void SweepRun::work(const SweepGroup& group, Backend& backend,
     if (hooks.message) hooks.message(job.name + ": " + line);
   Study study(*job.reader, std::move(options), std::move(said));
   const Dataset results = study.run(backend);
-  for (size_t i = 0; i < group.units.size(); ++i) {
+  for (int64_t i = 0; i < std::ssize(group.units); ++i) {
     const std::string& key = job.units[group.units[i]].key;
-    if (!has_unit(key)) write_results(one_policy(results, static_cast<int64_t>(i)), unit_path(key));
+    if (!has_unit(key)) write_results(one_policy(results, i), unit_path(key));
   }
 }
 
@@ -234,10 +234,10 @@ void SweepRun::write_target(size_t number, Backend& backend,
   }
   Dataset whole = join.finish();
   // Layers that are left alone, and budgets that collapse, are known to the units only.
-  const auto& layers = std::get<std::vector<int32_t>>(whole.at("layer").values);
+  const auto& layers = whole.values<int32_t>("layer");
   options.layers.assign(layers.begin(), layers.end());
   const auto steps = evaluated_steps(job.reader->info().steps(), *options.wo_steps);
-  describe_run(whole, *job.reader, options, records, backend, static_cast<int64_t>(steps.size()));
+  describe_run(whole, *job.reader, options, records, backend, std::ssize(steps));
   whole.set_attribute("sweep", sweep_attribute(job));
   write_results(whole, target(job));
 }
@@ -262,10 +262,9 @@ Dataset merge_parts(const std::vector<std::string>& paths, const std::string& co
               "merge", "shards " + some_of(shards), "every part of the sweep",
               "missing: " + some_of(missing)});
   Dataset whole = join.finish();
-  std::string history = history_line(command_line);
-  if (const AttributeValue* before = whole.attribute("history"))
-    if (const auto* text = std::get_if<std::string>(before)) history = *text + "\n" + history;
-  whole.set_attribute("history", history);
+  const std::string before = whole.text_attribute("history");
+  whole.set_attribute("history",
+                      before + (before.empty() ? "" : "\n") + history_line(command_line));
   ordered_json sweep;
   sweep["id"] = first.id;
   sweep["shard"] = "1/1";

@@ -21,15 +21,15 @@ std::vector<int64_t> query_rows(const LayerTrace& layer, const std::vector<int64
 }  // namespace
 
 std::vector<double> attention_row(const LayerTrace& layer, int64_t head, int64_t row) {
-  const int64_t position = layer.info->query_position[static_cast<size_t>(row)];
+  const int64_t position = layer.info->query_position[row];
   const int64_t window = layer.sliding_window, keys = position + 1, d = layer.q.dim(2);
-  std::vector<float> query(static_cast<size_t>(d)), block(static_cast<size_t>(keys * d));
+  std::vector<float> query(d), block(keys * d);
   layer.q.read(head, row, row + 1, query.data());
   layer.k.read(head / layer.info->group_size(), 0, keys, block.data());
   constexpr double kUnseen = -std::numeric_limits<double>::infinity();
   const bool has_sink = !layer.attention_sink.empty();
-  const double sink = has_sink ? layer.attention_sink[static_cast<size_t>(head)] : kUnseen;
-  std::vector<double> weights(static_cast<size_t>(keys), kUnseen);
+  const double sink = has_sink ? layer.attention_sink[head] : kUnseen;
+  std::vector<double> weights(keys, kUnseen);
   double largest = sink;
   for (int64_t i = window > 0 ? std::max<int64_t>(keys - window, 0) : 0; i < keys; ++i) {
     const float* const key = block.data() + i * d;
@@ -37,7 +37,7 @@ std::vector<double> attention_row(const LayerTrace& layer, int64_t head, int64_t
     for (size_t c = 0; c < query.size(); ++c) logit += static_cast<double>(query[c]) * key[c];
     logit *= layer.scale;
     if (layer.softcap > 0) logit = layer.softcap * std::tanh(logit / layer.softcap);
-    weights[static_cast<size_t>(i)] = logit;
+    weights[i] = logit;
     largest = std::max(largest, logit);
   }
   double sum = std::exp(sink - largest);
@@ -51,7 +51,7 @@ std::vector<double> weighted_values(const LayerTrace& layer, int64_t head,
   const int64_t dv = layer.value_dim();
   std::vector<float> values(weights.size() * static_cast<size_t>(dv));
   layer.v.read(head / layer.info->group_size(), 0, std::ssize(weights), values.data());
-  std::vector<double> sum(static_cast<size_t>(dv), 0.0);
+  std::vector<double> sum(dv, 0.0);
   for (size_t i = 0; i < weights.size(); ++i)
     for (size_t c = 0; c < sum.size(); ++c) sum[c] += weights[i] * values[i * sum.size() + c];
   return sum;
@@ -64,10 +64,10 @@ std::vector<double> attention_outputs(const LayerTrace& layer,
 
 std::vector<double> outputs_of_rows(const LayerTrace& layer, const std::vector<int64_t>& rows) {
   const int64_t heads = layer.q.dim(0), dv = layer.value_dim(), count = std::ssize(rows);
-  std::vector<double> outputs(static_cast<size_t>(heads * count * dv));
+  std::vector<double> outputs(heads * count * dv);
   parallel_for(heads * count, [&](int64_t task) {
     const int64_t head = task / count;
-    const auto weights = attention_row(layer, head, rows[static_cast<size_t>(task % count)]);
+    const auto weights = attention_row(layer, head, rows[task % count]);
     std::ranges::copy(weighted_values(layer, head, weights), outputs.begin() + task * dv);
   });
   return outputs;
@@ -79,15 +79,14 @@ namespace {
 LayerCheck compared(const LayerTrace& layer, const std::vector<double>& outputs,
                     const std::vector<float>& recorded_outputs) {
   const int64_t heads = layer.q.dim(0);
-  const auto per_head = static_cast<int64_t>(outputs.size()) / heads;
+  const auto per_head = std::ssize(outputs) / heads;
   LayerCheck result;
   result.layer = layer.layer;
   for (int64_t h = 0; h < heads; ++h) {
     double difference = 0, size = 0;
     for (int64_t i = h * per_head; i < (h + 1) * per_head; ++i) {
-      const double recorded = recorded_outputs[static_cast<size_t>(i)];
-      difference += (outputs[static_cast<size_t>(i)] - recorded) *
-                    (outputs[static_cast<size_t>(i)] - recorded);
+      const double recorded = recorded_outputs[i];
+      difference += (outputs[i] - recorded) * (outputs[i] - recorded);
       size += recorded * recorded;
     }
     double error = difference == 0 ? 0 : std::sqrt(difference / size);  // x/0 is infinite
@@ -129,16 +128,14 @@ LayerCheck check_added(const LayerTrace& layer) {
       z.insert(z.end(), from, from + dv);
     }
     const std::vector<int64_t>& stored = layer.info->query_position;
-    const auto query = std::ranges::lower_bound(stored, positions[static_cast<size_t>(r)]) -
-                       stored.begin();
+    const auto query = std::ranges::lower_bound(stored, positions[r]) - stored.begin();
     double inner_root = 0, outer_root = 0;
     const std::vector<double> y = added_to_stream(layer, query, z, &inner_root, &outer_root);
     for (size_t c = 0; c < y.size(); ++c)
       added.add(y[c],
                 static_cast<double>(layer.check_added[static_cast<size_t>(r) * y.size() + c]));
-    const auto at = static_cast<size_t>(query);
-    if (layer.path.inner.divides) inner.add(inner_root, layer.path.inner.rms[at]);
-    if (layer.path.outer.divides) outer.add(outer_root, layer.path.outer.rms[at]);
+    if (layer.path.inner.divides) inner.add(inner_root, layer.path.inner.rms[query]);
+    if (layer.path.outer.divides) outer.add(outer_root, layer.path.outer.rms[query]);
   }
   LayerCheck result;
   result.layer = layer.layer;
@@ -148,10 +145,10 @@ LayerCheck check_added(const LayerTrace& layer) {
 }
 
 std::vector<double> probe_outputs(const LayerTrace& layer, int probe) {
-  const ProbeInfo& info = layer.info->probes[static_cast<size_t>(probe)];
+  const ProbeInfo& info = layer.info->probes[probe];
   const int64_t heads = layer.q.dim(0), dv = layer.value_dim();
   const int64_t count = std::ssize(info.check_token);
-  std::vector<double> outputs(static_cast<size_t>(heads * count * dv));
+  std::vector<double> outputs(heads * count * dv);
   int64_t done = 0;
   for (size_t part = 0; part < info.parts.size(); ++part) {
     std::vector<int64_t> rows;
@@ -171,8 +168,8 @@ std::vector<double> probe_outputs(const LayerTrace& layer, int probe) {
 
 LayerCheck check_probe(const LayerTrace& layer, int probe) {
   LayerCheck result = compared(layer, probe_outputs(layer, probe),
-                               layer.probes[static_cast<size_t>(probe)].check_output);
-  result.probe = layer.info->probes[static_cast<size_t>(probe)].name;
+                               layer.probes[probe].check_output);
+  result.probe = layer.info->probes[probe].name;
   return result;
 }
 

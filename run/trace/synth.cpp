@@ -118,7 +118,7 @@ class Layer {
 
   /// Points the noise part of a query at the noise part of one key, which then gains ln N + 6.
   void look_at(int64_t kv_head, int64_t position, float* out) const {
-    std::vector<float> key(static_cast<size_t>(config_.head_dim));
+    std::vector<float> key(config_.head_dim);
     fill_noise(kKeys, kv_head, position, key.data());
     double square = 0;
     for (int64_t c = noise_begin_; c < config_.head_dim; ++c) square += double{key[c]} * key[c];
@@ -146,7 +146,7 @@ Tensor make_tensor(ElementType type, std::array<int64_t, 3> shape, const Fill& f
   const int64_t blocks = (shape[1] + kBlock - 1) / kBlock;
   parallel_for(shape[0] * blocks, [&](int64_t task) {
     const int64_t a = task / blocks, first = task % blocks * kBlock;
-    std::vector<float> row(static_cast<size_t>(shape[2]));
+    std::vector<float> row(shape[2]);
     for (int64_t b = first; b < std::min(first + kBlock, shape[1]); ++b) {
       fill(a, b, row.data());
       const size_t at = static_cast<size_t>((a * shape[1] + b) * shape[2]) * element_size(type);
@@ -176,17 +176,16 @@ ProbeLayer make_probe(const SynthConfig& config, const TraceInfo& info, const La
 LayerTrace make_layer(const SynthConfig& config, const TraceInfo& info, const SynthPlan& plan,
                       int index) {
   const Layer source(config, info, plan, index);
-  const auto queries = static_cast<int64_t>(info.query_position.size());
+  const auto queries = std::ssize(info.query_position);
   LayerTrace layer;
   layer.info = &info;
   layer.layer = index;
   layer.scale = info.attention_scale;
   layer.softcap = config.softcap;
   layer.sliding_window = index % 2 == 1 ? config.sliding_window : 0;
-  layer.q = make_tensor(config.type, {config.heads, queries, config.head_dim},
-                        [&](int64_t h, int64_t r, float* row) {
-    source.fill_query(h, info.query_position[static_cast<size_t>(r)], row);
-  });
+  layer.q = make_tensor(
+      config.type, {config.heads, queries, config.head_dim},
+      [&](int64_t h, int64_t r, float* row) { source.fill_query(h, info.query_position[r], row); });
   layer.k = make_tensor(config.type, {config.kv_heads, info.total_len, config.head_dim},
                         [&](int64_t h, int64_t i, float* row) { source.fill_key(h, i, row); });
   layer.v = make_tensor(config.type, {config.kv_heads, info.total_len, config.value_dim},
@@ -259,11 +258,10 @@ TraceInfo make_info(const SynthConfig& config, const SynthPlan& plan) {
                             ? 0
                             : std::max<int64_t>(0, config.prompt - config.query_window);
   for (int64_t p = first; p < info.total_len; ++p) info.query_position.push_back(p);
-  const auto stored = static_cast<int64_t>(info.query_position.size());
+  const auto stored = std::ssize(info.query_position);
   const int64_t checks = std::min(kChecks, stored);
   for (int64_t c = 1; c <= checks; ++c)  // evenly spaced, the last position among them
-    info.check_position.push_back(
-        info.query_position[static_cast<size_t>(c * stored / checks - 1)]);
+    info.check_position.push_back(info.query_position[c * stored / checks - 1]);
   if (config.probe_chunk > 0) info.probes.push_back(make_probe_info(config));
   if (config.head_dim % 2 == 0)
     for (int64_t f = 0; f < config.head_dim / 2; ++f)

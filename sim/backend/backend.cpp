@@ -54,7 +54,7 @@ void LayerWork::make_output_metrics(int kv_head, bool of_pairs) {
     for (int b = of_pairs ? a + 1 : a; b < (of_pairs ? last : a + 1); ++b) {
       OutputMetric& metric = output_metric_[{a, b}];
       metric.gram = Table<double>(value_dim(), value_dim());
-      metric.forms.resize(static_cast<size_t>(entries()));
+      metric.forms.resize(entries());
       pairs.push_back({a, b, metric.gram.data(), metric.forms.data()});
     }
   backend_.output_metrics(trace_, pairs, {0, entries()});
@@ -98,7 +98,7 @@ std::vector<RowSource> sources_of(LayerWork& work, const AttentionPass& pass) {
     sources.push_back({&work.trace(), stored_queries(work, pass.positions, pass.look_ahead),
                        pass.columns > 0 ? pass.columns : work.entries()});
   if (pass.probe < 0) return sources;
-  const ProbeInfo& probe = work.info().probes[static_cast<size_t>(pass.probe)];
+  const ProbeInfo& probe = work.info().probes[pass.probe];
   for (size_t part = 0; part < probe.parts.size(); ++part) {
     const Range tokens = probe.parts[part].tokens;
     std::vector<int64_t> rows;
@@ -133,7 +133,7 @@ void for_each_attention_block(
     visit(block, before + begin);
   };
   const auto visit_source = [&](const RowSource& source, Range kv_heads, int64_t before) {
-    const auto rows = static_cast<int64_t>(source.rows.size());
+    const auto rows = std::ssize(source.rows);
     const int64_t per_row = source.columns * work.group_size();
     const int64_t step = std::clamp<int64_t>(
         work.backend().values_at_once() / std::max<int64_t>(per_row, 1), 2, kMostRows);
@@ -146,7 +146,7 @@ void for_each_attention_block(
     int64_t before = 0;
     for (const RowSource& source : sources) {
       visit_source(source, pass.rows_outer ? Range{0, work.kv_heads()} : Range{kv, kv + 1}, before);
-      before += static_cast<int64_t>(source.rows.size());
+      before += std::ssize(source.rows);
     }
   }
 }
@@ -175,11 +175,10 @@ GramFactor factor_of_gram(const Table<double>& gram) {
 void AttentionBlock::shape(const LayerTrace& layer, const AttentionRequest& request) {
   kv_head = request.kv_head;
   heads = layer.info->group_size();
-  rows = static_cast<int64_t>(request.rows.size());
+  rows = std::ssize(request.rows);
   columns = request.columns;
   positions.clear();
-  for (const int64_t row : request.rows)
-    positions.push_back(layer.info->query_position[static_cast<size_t>(row)]);
+  for (const int64_t row : request.rows) positions.push_back(layer.info->query_position[row]);
   const auto all = static_cast<size_t>(heads * rows);
   const size_t cells = all * static_cast<size_t>(columns);
   attention.resize(cells);
@@ -215,9 +214,9 @@ RestAttention rest_attention(Backend& backend, const LayerTrace& layer, int head
   std::vector<int64_t> seen(queries.size());
   int64_t visible = 0;
   for (int64_t r = 0; r < count; ++r) {
-    const int64_t query = queries[static_cast<size_t>(r)];
+    const int64_t query = queries[r];
     layer.q.read(head, query, query + 1, rows.row(r).data());
-    visible = std::max(visible, layer.info->query_position[static_cast<size_t>(query)] + 1);
+    visible = std::max(visible, layer.info->query_position[query] + 1);
   }
   RestAttention rest{std::vector<double>(queries.size(), static_cast<double>(kUnseen)),
                      Table<double>(count, dv, 0.0)};
@@ -228,11 +227,11 @@ RestAttention rest_attention(Backend& backend, const LayerTrace& layer, int head
     Table<float> keys(end - begin, d), values(end - begin, dv);
     layer.k.read(kv, begin, end, keys.data());
     layer.v.read(kv, begin, end, values.data());
-    std::vector<float> weights(static_cast<size_t>(end - begin), 0.0f);
+    std::vector<float> weights(end - begin, 0.0f);
     for (const int64_t entry : without)
-      if (entry >= begin && entry < end) weights[static_cast<size_t>(entry - begin)] = kUnseen;
+      if (entry >= begin && entry < end) weights[entry - begin] = kUnseen;
     for (size_t r = 0; r < seen.size(); ++r) {
-      const int64_t position = layer.info->query_position[static_cast<size_t>(queries[r])];
+      const int64_t position = layer.info->query_position[queries[r]];
       seen[r] = std::clamp<int64_t>(position + 1 - begin, 0, end - begin);
     }
     SlotRows part;
@@ -246,8 +245,7 @@ RestAttention rest_attention(Backend& backend, const LayerTrace& layer, int head
     part.outputs = means.data();
     backend.attend(layer, {&part, 1});
     for (int64_t r = 0; r < count; ++r)
-      add_part(masses[static_cast<size_t>(r)], means.row(r), rest.log_mass[static_cast<size_t>(r)],
-               rest.mean.row(r));
+      add_part(masses[r], means.row(r), rest.log_mass[r], rest.mean.row(r));
   }
   return rest;
 }

@@ -113,7 +113,7 @@ struct ReplayPlan {
   bool per_query_head = false;  ///< owners are the Hq query heads instead of the Hkv KV heads
   bool masses_only = false;     ///< only attention and importance sums are wanted, no outputs
   std::vector<KeptChain> owners;
-  int64_t boundaries() const { return static_cast<int64_t>(owners.at(0).end.size()); }
+  int64_t boundaries() const { return std::ssize(owners.at(0).end); }
 };
 
 /// Block of later steps with the full cache and with each kept set. A "set" is

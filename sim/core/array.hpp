@@ -1,7 +1,9 @@
 #pragma once
+#include <algorithm>
 #include <bit>
 #include <cassert>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <span>
 #include <utility>
@@ -9,13 +11,22 @@
 
 namespace kvsim {
 
+/// Statistic of nothing: NaN, which results hold as a missing value.
+inline constexpr double kUndefined = std::numeric_limits<double>::quiet_NaN();
+
+/// Is the value in the list?
+template <class List, class Value>
+bool contains(const List& list, const Value& value) {
+  return std::ranges::find(list, value) != std::ranges::end(list);
+}
+
 /// A row-major table [rows][columns] that owns its values.
 template <class T>
 class Table {
  public:
   Table() = default;
   Table(int64_t rows, int64_t columns, T value = T())
-      : rows_(rows), columns_(columns), values_(static_cast<size_t>(rows * columns), value) {}
+      : rows_(rows), columns_(columns), values_(rows * columns, value) {}
 
   int64_t rows() const { return rows_; }
   int64_t columns() const { return columns_; }
@@ -29,8 +40,8 @@ class Table {
     assert(r >= 0 && r < rows_);
     return {values_.data() + r * columns_, static_cast<size_t>(columns_)};
   }
-  T& operator()(int64_t r, int64_t c) { return row(r)[static_cast<size_t>(c)]; }
-  const T& operator()(int64_t r, int64_t c) const { return row(r)[static_cast<size_t>(c)]; }
+  T& operator()(int64_t r, int64_t c) { return row(r)[c]; }
+  const T& operator()(int64_t r, int64_t c) const { return row(r)[c]; }
 
   T* data() { return values_.data(); }
   const T* data() const { return values_.data(); }
@@ -51,7 +62,7 @@ class Buffer {
   T* reserve(int64_t count) {
     if (count > room_) {
       values_.reset();
-      values_ = std::make_unique_for_overwrite<T[]>(static_cast<size_t>(count));
+      values_ = std::make_unique_for_overwrite<T[]>(count);
       room_ = count;
     }
     return values_.get();

@@ -7,7 +7,7 @@ double PathNorm::root(double sum_of_squares, double count) const {
 }
 
 void OutputPath::read_gate(int64_t head, int64_t query, std::vector<float>& out) const {
-  out.resize(static_cast<size_t>(gate.dim(2)));
+  out.resize(gate.dim(2));
   gate.read(head, query, query + 1, out.data());
 }
 
@@ -67,7 +67,7 @@ Tensor joined(const TensorRows& first, const TensorRows& second) {
 }  // namespace
 
 TraceInfo probe_info(const TraceInfo& info, int probe, size_t part, bool with_prompt) {
-  const ProbeInfo& own = info.probes[static_cast<size_t>(probe)];
+  const ProbeInfo& own = info.probes[probe];
   const Range tokens = own.parts[part].tokens;
   TraceInfo view = info;
   view.total_len = info.prompt_len + (own.has_keys ? tokens.size() : 0);
@@ -82,8 +82,8 @@ TraceInfo probe_info(const TraceInfo& info, int probe, size_t part, bool with_pr
 
 LayerTrace probe_layer(const LayerTrace& layer, const TraceInfo& info, int probe, size_t part,
                        bool with_prompt) {
-  const ProbeInfo& own = layer.info->probes[static_cast<size_t>(probe)];
-  const ProbeLayer& tensors = layer.probes[static_cast<size_t>(probe)];
+  const ProbeInfo& own = layer.info->probes[probe];
+  const ProbeLayer& tensors = layer.probes[probe];
   const Range tokens = own.parts[part].tokens, prompt{0, info.prompt_len};
   const Range before{0, with_prompt ? layer.info->first_step() : 0};
   LayerTrace view = layer;
@@ -141,7 +141,7 @@ Tensor gathered(const Tensor& tensor, const std::vector<std::vector<uint32_t>>& 
   const size_t bytes = static_cast<size_t>(tensor.dim(2)) * element_size(tensor.type());
   std::byte* to = out.data();
   for (int64_t a = 0; a < tensor.dim(0); ++a)
-    for (const uint32_t row : rows[static_cast<size_t>(a)]) {
+    for (const uint32_t row : rows[a]) {
       std::memcpy(to, tensor.row(a, row), bytes);
       to += bytes;
     }
@@ -156,8 +156,7 @@ TraceInfo cache_info(const TraceInfo& info, int64_t entries, Range newest) {
   view.query_position.clear();
   const Range queries = queries_at(info, newest);
   for (int64_t r = queries.begin; r < queries.end; ++r)
-    view.query_position.push_back(info.query_position[static_cast<size_t>(r)] - newest.end +
-                                  entries);
+    view.query_position.push_back(info.query_position[r] - newest.end + entries);
   view.spans.clear();
   view.check_position.clear();
   view.probes.clear();
@@ -224,10 +223,10 @@ double lower_median(const std::vector<float>& values, Range range) {
 std::vector<float> gate_sizes(const LayerTrace& layer) {
   const int64_t heads = layer.wo.dim(0), dv = layer.wo.dim(1);
   const Range queries = usual_queries(*layer.info);
-  std::vector<float> sizes(static_cast<size_t>(heads * dv));
+  std::vector<float> sizes(heads * dv);
   parallel_for(heads, [&](int64_t h) {
     std::vector<float> gate;
-    std::vector<double> sums(static_cast<size_t>(dv), 0.0);
+    std::vector<double> sums(dv, 0.0);
     for (int64_t q = queries.begin; q < queries.end; ++q) {
       layer.path.read_gate(h, q, gate);
       for (size_t c = 0; c < sums.size(); ++c) {
@@ -255,13 +254,12 @@ void set_usual_output(LayerTrace& layer) {
   const int64_t heads = layer.wo.dim(0), dv = layer.wo.dim(1), width = layer.wo.dim(2);
   Tensor usual(ElementType::float32, {heads, dv, width});
   parallel_for(heads * dv, [&](int64_t row) {
-    std::vector<float> values(static_cast<size_t>(width));
+    std::vector<float> values(width);
     path.wo.read(row / dv, row % dv, row % dv + 1, values.data());
-    const auto at = static_cast<size_t>(row);
     const double factor = (path.usual_gate.empty() ? 1.0
-                                                   : static_cast<double>(path.usual_gate[at])) *
+                                                   : static_cast<double>(path.usual_gate[row])) *
                           (path.inner.gain.empty() ? 1.0
-                                                   : static_cast<double>(path.inner.gain[at])) /
+                                                   : static_cast<double>(path.inner.gain[row])) /
                           (path.inner.usual * path.outer.usual);
     for (size_t c = 0; c < values.size(); ++c) {
       const double gain = path.outer.gain.empty() ? 1.0 : static_cast<double>(path.outer.gain[c]);
@@ -302,12 +300,11 @@ std::vector<double> added_to_stream(const LayerTrace& layer, int64_t query,
                    (by > 0 ? by : 1);  // a vector of zeros stays one
   };
   pass(path.inner, x, inner_root);
-  std::vector<double> y(static_cast<size_t>(width), 0.0);
+  std::vector<double> y(width, 0.0);
   std::vector<float> row(y.size());
-  for (size_t i = 0; i < x.size(); ++i) {
+  for (int64_t i = 0; i < std::ssize(x); ++i) {
     if (x[i] == 0) continue;
-    const auto k = static_cast<int64_t>(i);
-    wo.read(k / dv, k % dv, k % dv + 1, row.data());
+    wo.read(i / dv, i % dv, i % dv + 1, row.data());
     for (size_t c = 0; c < y.size(); ++c) y[c] += x[i] * static_cast<double>(row[c]);
   }
   pass(path.outer, y, outer_root);

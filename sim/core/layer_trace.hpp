@@ -55,7 +55,7 @@ struct ProbeInfo {
   bool has_output_gradient = false;
   std::vector<int64_t> check_token;  ///< [R] tokens whose outputs were recorded
 
-  int64_t tokens() const { return static_cast<int64_t>(position.size()); }  ///< P
+  int64_t tokens() const { return std::ssize(position); }  ///< P
   /// Tokens that may observe: those before the answer.
   int64_t observing() const { return answer_begin > 0 ? answer_begin : tokens(); }
 };
@@ -100,8 +100,12 @@ struct TraceInfo {
   int group_size() const { return num_query_heads / num_kv_heads; }  ///< g
   /// Index of the first stored query at position >= n; M if none.
   int64_t first_step() const;
+  /// [T] positions of the queries at or after n.
+  std::span<const int64_t> later_queries() const {
+    return std::span(query_position).subspan(first_step());
+  }
   /// T: number of stored queries at positions >= n.
-  int64_t steps() const { return static_cast<int64_t>(query_position.size()) - first_step(); }
+  int64_t steps() const { return std::ssize(query_position) - first_step(); }
   const Rotation& rotation(int layer) const {
     const auto own = layer_rope.find(layer);
     return own == layer_rope.end() ? rope : own->second;

@@ -45,6 +45,21 @@ struct SlotChange {
   double whole = 0;       ///< their sum
 };
 
+/// on_slot (v^ - v_M) + moved (v_M - other).
+template <class Value, class Other>
+SlotChange moved_by(double on_slot, double moved, std::span<const double> member_mean,
+                    std::span<const Value> slot_value, std::span<const Other> other) {
+  double value = 0, mass = 0, both = 0;
+  for (size_t c = 0; c < member_mean.size(); ++c) {
+    const double by_value = on_slot * (slot_value[c] - member_mean[c]);
+    const double by_mass = moved * (member_mean[c] - other[c]);
+    value += by_value * by_value;
+    mass += by_mass * by_mass;
+    both += (by_value + by_mass) * (by_value + by_mass);
+  }
+  return {std::sqrt(value), std::sqrt(mass), std::sqrt(both)};
+}
+
 /// `attention`: a in [0, 1]; `defect`: log-weight + logit of the slot minus log-sum-exp of the
 /// members' logits, nats; `output`: o of the full cache. All vectors are [dv]. v_M - v_rest is
 /// (v_M - o) / (1 - a), which needs no second sum.
@@ -58,15 +73,7 @@ SlotChange slot_change(double attention, double defect, std::span<const double> 
   const double total = defect > 0 ? u + a * gain : 1 - a * gain;
   const double on_slot = (defect > 0 ? a : a * u) / total;
   const double moved = (defect > 0 ? a : -a) * gain / total;
-  double value = 0, mass = 0, both = 0;
-  for (size_t c = 0; c < member_mean.size(); ++c) {
-    const double by_value = on_slot * (static_cast<double>(slot_value[c]) - member_mean[c]);
-    const double by_mass = moved * (member_mean[c] - static_cast<double>(output[c]));
-    value += by_value * by_value;
-    mass += by_mass * by_mass;
-    both += (by_value + by_mass) * (by_value + by_mass);
-  }
-  return {std::sqrt(value), std::sqrt(mass), std::sqrt(both)};
+  return moved_by(on_slot, moved, member_mean, slot_value, output);
 }
 
 /// From this attention on the members on, 1 - a and o say too little about everything else in
@@ -83,15 +90,7 @@ SlotChange slot_change_beside(double log_odds, double defect, std::span<const do
   const double moved = defect > 0
                            ? -std::expm1(-defect) * on_slot * logistic(-log_odds)
                            : std::expm1(defect) * logistic(log_odds) * logistic(-log_odds - defect);
-  double value = 0, mass = 0, both = 0;
-  for (size_t c = 0; c < member_mean.size(); ++c) {
-    const double by_value = on_slot * (static_cast<double>(slot_value[c]) - member_mean[c]);
-    const double by_mass = moved * (member_mean[c] - rest[c]);
-    value += by_value * by_value;
-    mass += by_mass * by_mass;
-    both += (by_value + by_mass) * (by_value + by_mass);
-  }
-  return {std::sqrt(value), std::sqrt(mass), std::sqrt(both)};
+  return moved_by(on_slot, moved, member_mean, slot_value, rest);
 }
 
 }  // namespace kvsim

@@ -29,7 +29,7 @@ class Tensor {
   Tensor(ElementType type, std::array<int64_t, 3> shape);
 
   ElementType type() const { return type_; }
-  int64_t dim(int axis) const { return shape_[static_cast<size_t>(axis)]; }
+  int64_t dim(int axis) const { return shape_[axis]; }
   int64_t count() const { return shape_[0] * shape_[1] * shape_[2]; }
   size_t bytes() const { return static_cast<size_t>(count()) * element_size(type_); }
   bool empty() const { return count() == 0; }

@@ -70,7 +70,7 @@ std::vector<ChunkedPrefill::Compressed> ChunkedPrefill::run(const LayerWork& wor
                                                             const Budget& budget) const {
   const bool alone = compresses_chunks_alone(record_.settings);
   std::vector<Compressed> all;
-  Sets cache(static_cast<size_t>(work.kv_heads()));
+  Sets cache(work.kv_heads());
   for (const PromptChunk& chunk : prompt_chunks(record_.settings, budget, work.entries())) {
     for (auto& entries : cache) {
       if (alone) entries.clear();

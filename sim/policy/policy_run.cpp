@@ -24,11 +24,11 @@ void rank_entries(ScoredLayer& scored, bool tie_by_raw) {
 std::shared_ptr<KeptSets> everything(int64_t owners, int64_t entries, bool of_query_heads) {
   auto kept = std::make_shared<KeptSets>();
   kept->per_query_head = of_query_heads;
-  std::vector<uint32_t> all(static_cast<size_t>(entries));
+  std::vector<uint32_t> all(entries);
   std::iota(all.begin(), all.end(), 0u);
-  kept->owners.assign(static_cast<size_t>(owners), all);
-  kept->tied.assign(static_cast<size_t>(owners), 0);
-  kept->guarded.assign(static_cast<size_t>(owners), {});
+  kept->owners.assign(owners, all);
+  kept->tied.assign(owners, 0);
+  kept->guarded.assign(owners, {});
   return kept;
 }
 
@@ -37,23 +37,22 @@ std::shared_ptr<KeptSets> everything(int64_t owners, int64_t entries, bool of_qu
 void choose_sets(const LayerWork& work, const PreparedRecord& record, const ScoredLayer& scored,
                  const Ranking& ranking, const Selection& selecting, KeptSets& kept) {
   const auto& merge = record.stage<Merge>();
-  const int64_t sharing = static_cast<int64_t>(kept.owners.size()) / work.kv_heads();
+  const int64_t sharing = std::ssize(kept.owners) / work.kv_heads();
   kept.sets.resize(kept.owners.size());
-  parallel_for(static_cast<int64_t>(kept.owners.size()), [&](int64_t owner) {
-    const auto o = static_cast<size_t>(owner);
+  parallel_for(std::ssize(kept.owners), [&](int64_t owner) {
     const Table<float> keys = work.keys(static_cast<int>(owner / sharing));
     ClusterRequest request;
     request.keys = keys.data();
     request.key_dim = keys.columns();
     request.score = scored.score.row(owner);
-    request.budget = kept.places[o];
+    request.budget = kept.places[owner];
     Clusters clusters;
     if (merges_first(record.settings)) {
       const Guaranteed sure = selecting.guaranteed(owner);
       clusters = merge_first({.keys = request.keys,
                               .key_dim = request.key_dim,
                               .score = request.score,
-                              .order = ranking.order[o],
+                              .order = ranking.order[owner],
                               .guarded = sure.entries,
                               .budget = request.budget,
                               .threshold = record.settings.real(keys::merge_threshold)});
@@ -64,11 +63,11 @@ void choose_sets(const LayerWork& work, const PreparedRecord& record, const Scor
     std::iota(order.begin(), order.end(), size_t{0});
     std::ranges::sort(order, {}, [&](size_t s) { return clusters.pivot[s]; });
     for (const size_t s : order) {
-      kept.owners[o].push_back(clusters.pivot[s]);
-      kept.sets[o].push_back(std::move(clusters.sets[s]));
+      kept.owners[owner].push_back(clusters.pivot[s]);
+      kept.sets[owner].push_back(std::move(clusters.sets[s]));
     }
-    kept.guarded[o] = std::move(clusters.guarded);
-    kept.tied[o] = 0;
+    kept.guarded[owner] = std::move(clusters.guarded);
+    kept.tied[owner] = 0;
   });
 }
 
@@ -90,24 +89,205 @@ class PolicyRun::Impl {
     }
   }
 
-  std::vector<size_t> plans_of(int layer, bool for_survey) const;
-  ScoredPlans score(LayerWork& work, const std::vector<size_t>& plans);
-  AllocationRequest allocation(const PreparedRecord& record, size_t b) const;
-  void unite_layers();
-  void allocate_across();
+  /// Records that are scored in the survey of a layer, or else when it is replayed.
+  std::vector<size_t> plans_of(int layer, bool for_survey) const {
+    std::vector<size_t> found;
+    for (size_t plan = 0; plan < preparation.plans().size(); ++plan) {
+      const ScorePlan& p = preparation.plans()[plan];
+      if (p.for_survey == for_survey && p.layers.contains(layer)) found.push_back(plan);
+    }
+    return found;
+  }
+
+  ScoredPlans score(LayerWork& work, const std::vector<size_t>& plans) {
+    const auto begin = std::chrono::steady_clock::now();
+    std::vector<const ScorePlan*> chosen_plans;
+    for (const size_t plan : plans) chosen_plans.push_back(&preparation.plans()[plan]);
+    const auto results = score_layer(work, files, seed, chosen_plans);
+    ScoredPlans scored;
+    for (size_t at = 0; at < plans.size(); ++at)
+      for (size_t variant = 0; variant < results[at].size(); ++variant)
+        scored[{plans[at], variant}] = results[at][variant];
+    scoring_seconds +=
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    return scored;
+  }
+
+  AllocationRequest allocation(const PreparedRecord& record, size_t b) const {
+    AllocationRequest request;
+    request.settings = &record.settings;
+    request.files = &files;
+    request.budget = record.budgets[b].entries;
+    request.ratio = record.asked[b].amount;
+    request.budget_is_count = !record.asked[b].is_ratio;
+    request.entries = info.prompt_len;
+    request.window = record.budgets[b].window;
+    request.owners = record.owners;
+    request.model_layers = info.num_layers;
+    return request;
+  }
+
+  /// Scores of records that choose one set for all layers; once, after the survey.
+  void unite_layers() {
+    std::map<std::pair<size_t, size_t>, std::vector<ScoredLayer*>> layers_of;
+    for (const auto& [layer, plans] : surveyed)
+      for (const auto& [key, scored] : plans) layers_of[key].push_back(scored.get());
+    for (const auto& [key, of_plan] : layers_of) {
+      const Settings& settings = preparation.plans()[key.first].settings;
+      if (unites_layers(settings)) kvsim::unite_layers(settings, of_plan);
+    }
+  }
+
+  /// Budgets of kinds that divide a total over layers; once, after the survey.
+  void allocate_across() {
+    for (PreparedRecord& record : prepared) {
+      if (!record.stage<Allocate>().across_layers() || record.layers.empty()) continue;
+      for (size_t b = 0; b < budgets.size(); ++b) {
+        if (record.budgets[b].keeps_all) continue;
+        std::vector<const ScoredPlans*> of_layers;
+        for (int layer : record.layers) {
+          const auto at = surveyed.find(layer);
+          of_layers.push_back(at == surveyed.end() ? nullptr : &at->second);
+          if (at != surveyed.end() && record.stage<Allocate>().needs_scores())
+            rank_entries(record, b, at->second);
+        }
+        record.budgets[b].across = allocate(record, b, allocation(record, b), of_layers);
+      }
+    }
+    allocated = true;
+  }
+
   Table<int64_t> allocate(const PreparedRecord& record, size_t b, AllocationRequest request,
-                          const std::vector<const ScoredPlans*>& of_layers) const;
+                          const std::vector<const ScoredPlans*>& of_layers) const {
+    for (size_t l = 0; l < of_layers.size(); ++l)
+      request.layers.push_back(allocation_layer(record, b, record.layers[l], of_layers[l]));
+    return record.stage<Allocate>().budgets(request);
+  }
+
   AllocationLayer allocation_layer(const PreparedRecord& record, size_t b, int layer,
-                                   const ScoredPlans* plans) const;
-  void rank_entries(const PreparedRecord& record, size_t b, ScoredPlans& plans) const;
+                                   const ScoredPlans* plans) const {
+    AllocationLayer one;
+    one.layer = layer;
+    if (!plans || !record.stage<Allocate>().needs_scores()) return one;
+    const PreparedBudget& at = record.budgets[b];
+    const ScoredLayer& scored = *plans->at({at.plan, at.variant});
+    const Selection selecting(record, at, scored);
+    one.scored = &scored;
+    const auto& rankings = record.by_unweighted ? scored.ranking_unweighted : scored.ranking;
+    one.ranking = &rankings.at(record.ties_by_raw);
+    for (int64_t owner = 0; owner < record.owners; ++owner) {
+      Guaranteed sure = selecting.guaranteed(owner);
+      one.guaranteed.push_back(std::move(sure.entries));
+      one.guarded.push_back(sure.guarded);
+    }
+    return one;
+  }
+
+  /// Makes the rankings that selection reads.
+  void rank_entries(const PreparedRecord& record, size_t b, ScoredPlans& plans) const {
+    if (record.budgets[b].keeps_all) return;
+    kvsim::rank_entries(*plans.at({record.budgets[b].plan, record.budgets[b].variant}),
+                        record.ties_by_raw);
+  }
+
+  /// Some of the prepared records at all budgets, side by side. `companions`: what those after the
+  /// records keep, which some of these look at.
   LayerKept select_all(Range of_prepared, const LayerWork& work, const ScoredPlans& plans,
-                       const LayerKept& companions) const;
-  std::shared_ptr<const KeptSets> select(size_t record, size_t b, const LayerWork& work,
+                       const LayerKept& companions) const {
+    const auto all = std::ssize(budgets);
+    LayerKept kept(of_prepared.size(), LayerKept::value_type(budgets.size()));
+    parallel_for(of_prepared.size() * all, [&](int64_t at) {
+      const auto b = static_cast<size_t>(at % all);
+      kept[at / all][b] = select(of_prepared.begin + at / all, b, work, plans, companions);
+    });
+    return kept;
+  }
+
+  std::shared_ptr<const KeptSets> select(size_t r, size_t b, const LayerWork& work,
                                          const ScoredPlans& plans,
-                                         const LayerKept& companions) const;
-  void select_in_chunks(const LayerWork& work, LayerKept& kept) const;
-  int64_t whitelisted(const PreparedRecord& record) const;
-  void restrict_to_previous(size_t record, size_t b, Ranking& ranking) const;
+                                         const LayerKept& companions) const {
+    const PreparedRecord& record = prepared[r];
+    const PreparedBudget& at = record.budgets[b];
+    const int layer = work.layer();
+    const auto position = std::ranges::find(record.layers, layer);
+    if (at.keeps_all || position == record.layers.end()) {
+      auto all = everything(record.owners, info.prompt_len, record.of_query_heads);
+      all->budget = at.entries;
+      // Places stay empty where nothing ever leaves; else entries may have to go while decoding.
+      if (position != record.layers.end() && !record.stage<Allocate>().keeps_everything())
+        all->places.assign(record.owners, at.places);
+      return all;
+    }
+    const ScoredLayer& scored = *plans.at({at.plan, at.variant});
+    const Ranking* ranking = &scored.ranking.at(record.ties_by_raw);
+    Ranking nested;
+    if (record.settings.flag(keys::nested)) {
+      nested = *ranking;
+      restrict_to_previous(r, b, nested);
+      ranking = &nested;
+    }
+    const KeptSets* const unconstrained =
+        record.unconstrained < 0
+            ? nullptr
+            : companions[static_cast<size_t>(record.unconstrained) - records.size()][b].get();
+    Table<int64_t> own;
+    int64_t row = position - record.layers.begin();
+    if (!record.stage<Allocate>().across_layers()) {
+      AllocationRequest request = allocation(record, b);
+      request.layers.push_back(allocation_layer(record, b, layer, &plans));
+      own = record.stage<Allocate>().budgets(request);
+      row = 0;
+    }
+    const Table<int64_t>& share = record.stage<Allocate>().across_layers() ? at.across : own;
+    auto kept = std::make_shared<KeptSets>();
+    kept->per_query_head = record.of_query_heads;
+    kept->chosen_per_step = record.stage<Schedule>().per_step();
+    kept->owners.resize(record.owners);
+    kept->guarded.resize(record.owners);
+    kept->spread.resize(record.owners);
+    kept->tied.resize(record.owners);
+    kept->budget = at.entries;
+    const int64_t least = whitelisted(record);
+    for (int64_t owner = 0; owner < record.owners; ++owner)
+      kept->places.push_back(std::clamp(share(row, owner), least, info.prompt_len));
+    const Selection selecting(record, at, scored, *ranking, unconstrained);
+    if (merges_first(record.settings) || !selects_entries(record.settings)) {
+      choose_sets(work, record, scored, *ranking, selecting, *kept);
+      return kept;
+    }
+    parallel_for(record.owners,
+                 [&](int64_t owner) { selecting.select(owner, kept->places[owner], *kept); });
+    return kept;
+  }
+
+  /// Puts what is left after the last chunk in the place of what a prompt that came at once leaves.
+  void select_in_chunks(const LayerWork& work, LayerKept& kept) const {
+    for (size_t r = 0; r < records.size(); ++r) {
+      const PreparedRecord& record = prepared[r];
+      if (!record.stage<Schedule>().in_chunks() || record.skips(work.layer())) continue;
+      const ChunkedPrefill chunks(records[r], seed, files);
+      for (size_t b = 0; b < budgets.size(); ++b)
+        if (!record.budgets[b].keeps_all)
+          kept[r][b] = chunks.run(work, record.asked[b]).back().kept;
+    }
+  }
+
+  int64_t whitelisted(const PreparedRecord& record) const {
+    std::vector<uint8_t> listed(info.prompt_len, 0);
+    for (const Range& range : record.whitelist)
+      std::fill(listed.begin() + range.begin, listed.begin() + range.end, uint8_t{1});
+    return std::accumulate(listed.begin(), listed.end(), int64_t{0});
+  }
+
+  /// nested=yes: only entries that the layer before kept are candidates.
+  void restrict_to_previous(size_t record, size_t b, Ranking& ranking) const {
+    if (previous.empty() || previous[record].empty()) return;
+    for (size_t owner = 0; owner < ranking.order.size(); ++owner) {
+      std::vector<uint8_t> before(info.prompt_len, 0);
+      for (uint32_t i : previous[record][b]->owners[owner]) before[i] = 1;
+      std::erase_if(ranking.order[owner], [&](uint32_t i) { return !before[i]; });
+    }
+  }
 
   std::vector<Record> records;
   std::vector<Budget> budgets;
@@ -122,209 +302,6 @@ class PolicyRun::Impl {
   double scoring_seconds = 0;
   LayerKept previous;  // [prepared][budget] what the layer before kept, as far as records ask
 };
-
-/// Records that are scored in the survey of a layer, or else when it is replayed.
-std::vector<size_t> PolicyRun::Impl::plans_of(int layer, bool for_survey) const {
-  std::vector<size_t> found;
-  for (size_t plan = 0; plan < preparation.plans().size(); ++plan) {
-    const ScorePlan& p = preparation.plans()[plan];
-    if (p.for_survey == for_survey && p.layers.contains(layer)) found.push_back(plan);
-  }
-  return found;
-}
-
-ScoredPlans PolicyRun::Impl::score(LayerWork& work, const std::vector<size_t>& plans) {
-  const auto begin = std::chrono::steady_clock::now();
-  std::vector<const ScorePlan*> chosen_plans;
-  for (const size_t plan : plans) chosen_plans.push_back(&preparation.plans()[plan]);
-  const auto results = score_layer(work, files, seed, chosen_plans);
-  ScoredPlans scored;
-  for (size_t at = 0; at < plans.size(); ++at)
-    for (size_t variant = 0; variant < results[at].size(); ++variant)
-      scored[{plans[at], variant}] = results[at][variant];
-  scoring_seconds +=
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  return scored;
-}
-
-AllocationRequest PolicyRun::Impl::allocation(const PreparedRecord& record, size_t b) const {
-  AllocationRequest request;
-  request.settings = &record.settings;
-  request.files = &files;
-  request.budget = record.budgets[b].entries;
-  request.ratio = record.asked[b].amount;
-  request.budget_is_count = !record.asked[b].is_ratio;
-  request.entries = info.prompt_len;
-  request.window = record.budgets[b].window;
-  request.owners = record.owners;
-  request.model_layers = info.num_layers;
-  return request;
-}
-
-AllocationLayer PolicyRun::Impl::allocation_layer(const PreparedRecord& record, size_t b, int layer,
-                                                  const ScoredPlans* plans) const {
-  AllocationLayer one;
-  one.layer = layer;
-  if (!plans || !record.stage<Allocate>().needs_scores()) return one;
-  const PreparedBudget& at = record.budgets[b];
-  const ScoredLayer& scored = *plans->at({at.plan, at.variant});
-  const Selection selecting(record, at, scored);
-  one.scored = &scored;
-  const auto& rankings = record.by_unweighted ? scored.ranking_unweighted : scored.ranking;
-  one.ranking = &rankings.at(record.ties_by_raw);
-  for (int64_t owner = 0; owner < record.owners; ++owner) {
-    Guaranteed sure = selecting.guaranteed(owner);
-    one.guaranteed.push_back(std::move(sure.entries));
-    one.guarded.push_back(sure.guarded);
-  }
-  return one;
-}
-
-Table<int64_t> PolicyRun::Impl::allocate(const PreparedRecord& record, size_t b,
-                                         AllocationRequest request,
-                                         const std::vector<const ScoredPlans*>& of_layers) const {
-  for (size_t l = 0; l < of_layers.size(); ++l)
-    request.layers.push_back(allocation_layer(record, b, record.layers[l], of_layers[l]));
-  return record.stage<Allocate>().budgets(request);
-}
-
-/// Scores of records that choose one set for all layers; once, after the survey.
-void PolicyRun::Impl::unite_layers() {
-  std::map<std::pair<size_t, size_t>, std::vector<ScoredLayer*>> layers_of;
-  for (const auto& [layer, plans] : surveyed)
-    for (const auto& [key, scored] : plans) layers_of[key].push_back(scored.get());
-  for (const auto& [key, of_plan] : layers_of) {
-    const Settings& settings = preparation.plans()[key.first].settings;
-    if (unites_layers(settings)) kvsim::unite_layers(settings, of_plan);
-  }
-}
-
-/// Budgets of kinds that divide a total over layers; once, after the survey.
-void PolicyRun::Impl::allocate_across() {
-  for (PreparedRecord& record : prepared) {
-    if (!record.stage<Allocate>().across_layers() || record.layers.empty()) continue;
-    for (size_t b = 0; b < budgets.size(); ++b) {
-      if (record.budgets[b].keeps_all) continue;
-      std::vector<const ScoredPlans*> of_layers;
-      for (int layer : record.layers) {
-        const auto at = surveyed.find(layer);
-        of_layers.push_back(at == surveyed.end() ? nullptr : &at->second);
-        if (at != surveyed.end() && record.stage<Allocate>().needs_scores())
-          rank_entries(record, b, at->second);
-      }
-      record.budgets[b].across = allocate(record, b, allocation(record, b), of_layers);
-    }
-  }
-  allocated = true;
-}
-
-int64_t PolicyRun::Impl::whitelisted(const PreparedRecord& record) const {
-  std::vector<uint8_t> listed(static_cast<size_t>(info.prompt_len), 0);
-  for (const Range& range : record.whitelist)
-    std::fill(listed.begin() + range.begin, listed.begin() + range.end, uint8_t{1});
-  return std::accumulate(listed.begin(), listed.end(), int64_t{0});
-}
-
-/// nested=yes: only entries that the layer before kept are candidates.
-void PolicyRun::Impl::restrict_to_previous(size_t record, size_t b, Ranking& ranking) const {
-  if (previous.empty() || previous[record].empty()) return;
-  for (size_t owner = 0; owner < ranking.order.size(); ++owner) {
-    std::vector<uint8_t> before(static_cast<size_t>(info.prompt_len), 0);
-    for (uint32_t i : previous[record][b]->owners[owner]) before[i] = 1;
-    std::erase_if(ranking.order[owner], [&](uint32_t i) { return !before[i]; });
-  }
-}
-
-/// Makes the rankings that selection reads.
-void PolicyRun::Impl::rank_entries(const PreparedRecord& record, size_t b,
-                                   ScoredPlans& plans) const {
-  if (record.budgets[b].keeps_all) return;
-  kvsim::rank_entries(*plans.at({record.budgets[b].plan, record.budgets[b].variant}),
-                      record.ties_by_raw);
-}
-
-/// Some of the prepared records at all budgets, side by side. `companions`: what those after the
-/// records keep, which some of these look at.
-LayerKept PolicyRun::Impl::select_all(Range of_prepared, const LayerWork& work,
-                                      const ScoredPlans& plans, const LayerKept& companions) const {
-  const auto all = static_cast<int64_t>(budgets.size());
-  LayerKept kept(static_cast<size_t>(of_prepared.size()), LayerKept::value_type(budgets.size()));
-  parallel_for(of_prepared.size() * all, [&](int64_t at) {
-    const auto b = static_cast<size_t>(at % all);
-    kept[static_cast<size_t>(at / all)][b] = select(
-        static_cast<size_t>(of_prepared.begin + at / all), b, work, plans, companions);
-  });
-  return kept;
-}
-
-std::shared_ptr<const KeptSets> PolicyRun::Impl::select(size_t r, size_t b, const LayerWork& work,
-                                                        const ScoredPlans& plans,
-                                                        const LayerKept& companions) const {
-  const PreparedRecord& record = prepared[r];
-  const PreparedBudget& at = record.budgets[b];
-  const int layer = work.layer();
-  const auto position = std::ranges::find(record.layers, layer);
-  if (at.keeps_all || position == record.layers.end()) {
-    auto all = everything(record.owners, info.prompt_len, record.of_query_heads);
-    all->budget = at.entries;
-    // Places stay empty where nothing ever leaves; else entries may have to go while decoding.
-    if (position != record.layers.end() && !record.stage<Allocate>().keeps_everything())
-      all->places.assign(static_cast<size_t>(record.owners), at.places);
-    return all;
-  }
-  const ScoredLayer& scored = *plans.at({at.plan, at.variant});
-  const Ranking* ranking = &scored.ranking.at(record.ties_by_raw);
-  Ranking nested;
-  if (record.settings.flag(keys::nested)) {
-    nested = *ranking;
-    restrict_to_previous(r, b, nested);
-    ranking = &nested;
-  }
-  const KeptSets* const unconstrained =
-      record.unconstrained < 0
-          ? nullptr
-          : companions[static_cast<size_t>(record.unconstrained) - records.size()][b].get();
-  Table<int64_t> own;
-  int64_t row = position - record.layers.begin();
-  if (!record.stage<Allocate>().across_layers()) {
-    AllocationRequest request = allocation(record, b);
-    request.layers.push_back(allocation_layer(record, b, layer, &plans));
-    own = record.stage<Allocate>().budgets(request);
-    row = 0;
-  }
-  const Table<int64_t>& share = record.stage<Allocate>().across_layers() ? at.across : own;
-  auto kept = std::make_shared<KeptSets>();
-  kept->per_query_head = record.of_query_heads;
-  kept->chosen_per_step = record.stage<Schedule>().per_step();
-  kept->owners.resize(static_cast<size_t>(record.owners));
-  kept->guarded.resize(static_cast<size_t>(record.owners));
-  kept->spread.resize(static_cast<size_t>(record.owners));
-  kept->tied.resize(static_cast<size_t>(record.owners));
-  kept->budget = at.entries;
-  const int64_t least = whitelisted(record);
-  for (int64_t owner = 0; owner < record.owners; ++owner)
-    kept->places.push_back(std::clamp(share(row, owner), least, info.prompt_len));
-  const Selection selecting(record, at, scored, *ranking, unconstrained);
-  if (merges_first(record.settings) || !selects_entries(record.settings)) {
-    choose_sets(work, record, scored, *ranking, selecting, *kept);
-    return kept;
-  }
-  parallel_for(record.owners, [&](int64_t owner) {
-    selecting.select(owner, kept->places[static_cast<size_t>(owner)], *kept);
-  });
-  return kept;
-}
-
-/// Puts what is left after the last chunk in the place of what a prompt that came at once leaves.
-void PolicyRun::Impl::select_in_chunks(const LayerWork& work, LayerKept& kept) const {
-  for (size_t r = 0; r < records.size(); ++r) {
-    const PreparedRecord& record = prepared[r];
-    if (!record.stage<Schedule>().in_chunks() || record.skips(work.layer())) continue;
-    const ChunkedPrefill chunks(records[r], seed, files);
-    for (size_t b = 0; b < budgets.size(); ++b)
-      if (!record.budgets[b].keeps_all) kept[r][b] = chunks.run(work, record.asked[b]).back().kept;
-  }
-}
 
 PolicyRun::PolicyRun(std::vector<Record> records, std::vector<Budget> budgets,
                      const TraceInfo& info, std::vector<int> layers, uint64_t seed,

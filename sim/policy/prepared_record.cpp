@@ -133,7 +133,7 @@ std::optional<Record> unconstrained(const Record& record) {
 }
 
 bool PreparedRecord::skips(int layer) const {
-  return std::ranges::find(layers, layer) == layers.end();
+  return !contains(layers, layer);
 }
 
 PreparedRecord Preparation::prepare(const Record& record) {
@@ -150,7 +150,7 @@ PreparedRecord Preparation::prepare(const Record& record) {
   const int64_t n = info_.prompt_len;
   const auto skipped = skipped_layers(p.settings, info_.num_layers);
   for (int layer : layers_)
-    if (std::ranges::find(skipped, layer) == skipped.end()) p.layers.push_back(layer);
+    if (!contains(skipped, layer)) p.layers.push_back(layer);
   p.whitelist = resolve_spans(p.settings.list(keys::whitelist), info_.spans, n);
   p.ranges = constrain.segments(p.settings, info_.spans, n);
 
@@ -159,11 +159,11 @@ PreparedRecord Preparation::prepare(const Record& record) {
     return smooth.drift() == Drift::none ? 0 : std::max<int64_t>(b.entries - b.window, 0);
   };
   std::map<int64_t, std::vector<int64_t>> slots_of_window;  // K of the variants, per m
-  p.asked = record.own_budgets.empty() ? budgets_ : record.own_budgets;
+  p.asked = record.budgets(budgets_);
   for (const Budget& budget : p.asked) {
     const PreparedBudget& b = p.budgets.emplace_back(prepare(p, budget));
     auto& slots = slots_of_window[b.window];
-    if (!b.keeps_all && std::ranges::find(slots, free_slots(b)) == slots.end())
+    if (!b.keeps_all && !contains(slots, free_slots(b)))
       slots.push_back(free_slots(b));
   }
   for (PreparedBudget& b : p.budgets) {
@@ -232,10 +232,10 @@ std::vector<Segment> Preparation::segments(const PreparedRecord& record, int64_t
   std::vector<Segment> segments;
   const std::vector<Range> whole = {{0, info_.prompt_len}};
   const std::vector<Range>& ranges = record.rescored ? record.ranges : whole;
-  const auto count = static_cast<int64_t>(ranges.size());
+  const auto count = std::ssize(ranges);
   for (int64_t k = 0; k < count; ++k) {
     Segment segment;
-    segment.range = ranges[static_cast<size_t>(k)];
+    segment.range = ranges[k];
     const int64_t part = k + 1 < count ? window / count : window - (count - 1) * (window / count);
     queries.observe(record.settings, std::max<int64_t>(1, part), info_, segment);
     if (record.stage<Join>().joins()) observe_with_probe(record.settings, info_, segment);

@@ -22,6 +22,9 @@ struct Record {
   Settings settings;
   /// Budgets in the place of the run's, one for each; empty: these (--equal-bytes).
   std::vector<Budget> own_budgets = {};
+  const std::vector<Budget>& budgets(const std::vector<Budget>& of_run) const {
+    return own_budgets.empty() ? of_run : own_budgets;
+  }
 
   /// Parses and checks a typed record; a mistake is a usage error naming the nearest valid words.
   static Record parse(std::string_view text);

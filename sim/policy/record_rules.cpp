@@ -159,7 +159,7 @@ void check_merge(const Complaints& complaints, const Settings& settings) {
   const std::vector<std::string> fitting = merge.votes();
   std::string listed;
   for (const std::string& votes : fitting) listed += (listed.empty() ? "" : " or ") + votes;
-  complaints.require(std::ranges::find(fitting, settings.text("votes")) != fitting.end(),
+  complaints.require(contains(fitting, settings.text("votes")),
                      "votes=" + settings.text("votes") + " with merge=" + settings.text("merge"),
                      "votes=" + listed);
   if (!merge.merges()) return;
@@ -315,7 +315,7 @@ std::set<std::string> used_keys(const Settings& settings) {
   const auto holds = [&](const std::string& key) {
     const auto use = uses.find(key);
     return use == uses.end() || std::ranges::all_of(use->second.only_with, [&](const auto& one) {
-             return std::ranges::find(one.second, settings.text(one.first)) != one.second.end();
+             return contains(one.second, settings.text(one.first));
            });
   };
   std::set<std::string> used;

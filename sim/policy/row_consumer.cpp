@@ -61,7 +61,7 @@ void feed_sums(LayerWork& work, std::span<WantedSums> wanted) {
       if (own.of == AttentionSum::Of::below)
         sum.bounds = spread(own.bounds, one.request.rows, request.rows);
       const auto found = std::ranges::find(request.sums, sum);
-      one.numbers.push_back(static_cast<size_t>(found - request.sums.begin()));
+      one.numbers.push_back(found - request.sums.begin());
       if (found == request.sums.end()) request.sums.push_back(std::move(sum));
     }
   const auto sums = work.backend().attention_sums(work.trace(), request);
@@ -158,7 +158,7 @@ void MassConsumer::run(const AttentionBlock& block, int64_t, int) {
     for (int64_t r = 0; r < block.rows; ++r) {
       const float* a = block.attention_row(head, r);
       for (int64_t i = s.candidates.begin; i < s.candidates.end; ++i)
-        mass[static_cast<size_t>(i)] += static_cast<double>(a[i]) / per_owner;
+        mass[i] += static_cast<double>(a[i]) / per_owner;
       for (int64_t i = before.begin; i < before.end; ++i)
         result_.mass_before_window += static_cast<double>(a[i]) / per_layer;
       for (int64_t i = s.candidates.end; i < s.range.end; ++i)
@@ -172,14 +172,14 @@ DeviationConsumer::DeviationConsumer(LayerWork& work, const Settings& settings,
     : RowConsumer(segment, chosen<Queries>(settings).looks_ahead()), work_(work),
       indicator_(row_indicator(settings)), heads_(work, settings),
       rows_(indicator_.rows(work, settings, segment)), deviation_(deviation),
-      seen_(static_cast<size_t>(segment.candidates.size()), 0.0) {
+      seen_(segment.candidates.size(), 0.0) {
   if (indicator_.sees_all()) {  // behind the prompt, where they see all of it
     seen_.assign(seen_.size(), static_cast<double>(segment.own_rows()));
     return;
   }
   auto later = segment.positions.begin();  // queries at or after the entry; ascending
-  for (size_t c = 0; c < seen_.size(); ++c) {
-    const int64_t i = segment.candidates.begin + static_cast<int64_t>(c);
+  for (int64_t c = 0; c < std::ssize(seen_); ++c) {
+    const int64_t i = segment.candidates.begin + c;
     while (later != segment.positions.end() && *later < i) ++later;
     seen_[c] = static_cast<double>(segment.positions.end() - later + segment.probe_rows());
   }
@@ -227,7 +227,7 @@ void DeviationConsumer::start(const AttentionBlock& block, int64_t first_row) {
   if (heads_.combines()) combined_ = Table<double>(block.rows, segment().candidates.size());
   if (first_row > 0) return;
   const std::vector<double> zero(seen_.size(), 0.0);
-  sum_.assign(static_cast<size_t>(heads_.units()), zero);
+  sum_.assign(heads_.units(), zero);
   squares_ = sum_;
 }
 
@@ -236,8 +236,8 @@ int DeviationConsumer::tasks(const AttentionBlock&) const {
 }
 
 void DeviationConsumer::add(int unit, size_t first, std::span<const double> part) {
-  double* const sum = sum_[static_cast<size_t>(unit)].data() + first;
-  double* const squares = squares_[static_cast<size_t>(unit)].data() + first;
+  double* const sum = sum_[unit].data() + first;
+  double* const squares = squares_[unit].data() + first;
   for (size_t c = 0; c < part.size(); ++c) {
     sum[c] += part[c];
     squares[c] += part[c] * part[c];
@@ -278,7 +278,7 @@ void DeviationConsumer::end(const AttentionBlock& block, int64_t first_row) {
   if (!heads_.complete(block.kv_head)) return;
   make_deviations();
   for (int unit = 0; unit < heads_.units(); ++unit) {
-    const auto& deviation = squares_[static_cast<size_t>(unit)];
+    const auto& deviation = squares_[unit];
     const Range owners = heads_.owners(block.kv_head, unit);
     for (int64_t owner = owners.begin; owner < owners.end; ++owner)
       std::ranges::copy(deviation, deviation_.row(owner).begin() + segment().candidates.begin);
@@ -313,7 +313,7 @@ void StatisticConsumer::sum_up(const AttentionBlock& block, int64_t first_row) {
 void StatisticConsumer::take_sums(const TakenSums& taken) {
   const Table<double>& sums = *taken.front();
   for (int64_t head = 0; head < sums.rows(); ++head)
-    statistic_->add_sum(sums.row(head).subspan(static_cast<size_t>(segment().candidates.begin)));
+    statistic_->add_sum(sums.row(head).subspan(segment().candidates.begin));
 }
 
 }  // namespace kvsim

@@ -140,8 +140,7 @@ PlanAtWork start(LayerWork& work, const SideFiles& files, uint64_t seed, const S
   } else {
     grouped->resize(plan.free_slots.size());
     parallel_for(std::ssize(*grouped), [&](int64_t variant) {  // memory is new: it costs
-      (*grouped)[static_cast<size_t>(variant)] = Table<double>(scoring.owners(work),
-                                                               work.entries());
+      (*grouped)[variant] = Table<double>(scoring.owners(work), work.entries());
     });
   }
   return scoring;
@@ -171,7 +170,7 @@ Table<double> factors(LayerWork& work, const PlanAtWork& scoring) {
 }
 
 std::span<double> part_of(std::span<double> row, Range candidates) {
-  return row.subspan(static_cast<size_t>(candidates.begin), static_cast<size_t>(candidates.size()));
+  return row.subspan(candidates.begin, candidates.size());
 }
 
 /// Scores on the scale on which later compressions remember them.
@@ -190,7 +189,7 @@ void lower_redundant(const LayerWork& work, const PlanAtWork& scoring, Table<dou
   const int64_t n = work.entries(), sharing = scores.rows() / work.kv_heads();
   const Tensor& k = work.trace().k;
   parallel_for(work.kv_heads(), [&](int64_t kv) {
-    std::vector<float> keys(static_cast<size_t>(n * k.dim(2)));
+    std::vector<float> keys(n * k.dim(2));
     k.read(kv, 0, n, keys.data());
     std::vector<double> said = redundancy.of_keys(scoring.settings(), keys, k.dim(2));
     for (const Segment& segment : scoring.plan->segments)
@@ -198,8 +197,7 @@ void lower_redundant(const LayerWork& work, const PlanAtWork& scoring, Table<dou
     for (int64_t owner = kv * sharing; owner < (kv + 1) * sharing; ++owner)
       for (const Segment& segment : scoring.plan->segments)
         for (int64_t i = segment.candidates.begin; i < segment.candidates.end; ++i)
-          scores(owner, i) = redundancy.mix(scoring.settings(), scores(owner, i),
-                                            said[static_cast<size_t>(i)]);
+          scores(owner, i) = redundancy.mix(scoring.settings(), scores(owner, i), said[i]);
   });
 }
 
@@ -259,10 +257,10 @@ std::shared_ptr<ScoredLayer> finish_variant(const LayerWork& work, const PlanAtW
   layer->layer = work.layer();
   layer->stream_norm = stream_norm(work);
   layer->segments = plan.segments;
-  layer->candidate.assign(static_cast<size_t>(work.entries()), 0);
+  layer->candidate.assign(work.entries(), 0);
   for (const Segment& segment : plan.segments)
     for (int64_t i = segment.candidates.begin; i < segment.candidates.end; ++i)
-      layer->candidate[static_cast<size_t>(i)] = 1;
+      layer->candidate[i] = 1;
   layer->score = std::move(grouped);
   check_finite(layer->score, work.layer(), plan);
   level_scores(scoring, layer->score);
@@ -320,7 +318,7 @@ std::vector<std::vector<std::shared_ptr<ScoredLayer>>> score_layer(
       unfinished.emplace_back(p, variant);
   }
   parallel_for(std::ssize(unfinished), [&](int64_t at) {
-    const auto [p, variant] = unfinished[static_cast<size_t>(at)];
+    const auto [p, variant] = unfinished[at];
     PlanAtWork& scoring = scorings[p];
     // Scores that do not depend on the variant are there once.
     GroupedScores& scores = *scoring.grouped;

@@ -124,8 +124,7 @@ void DriftTracker::add(int64_t j, std::span<const double> row) {
   if (row.empty()) return;
   bins.fill(row);
   for (const size_t variant : ascending_)
-    if (best_[variant] > 0)
-      bins.cut(variant, std::min(best_[variant], static_cast<int64_t>(row.size())));
+    if (best_[variant] > 0) bins.cut(variant, std::min(best_[variant], std::ssize(row)));
   const auto counts = counts_.row(j), sums = sums_.row(j);
   bins.finish(row, [&](size_t variant, int64_t count, int64_t sum) {
     counts[variant] = count;
@@ -203,20 +202,17 @@ void SegmentScorer::take_sums(const TakenSums& taken) {
   for (const int64_t position : segment().positions) visible_to.push_back(visible(position));
   for (int kv_head = 0; kv_head < work_.kv_heads(); ++kv_head) {
     const int heads = work_.group_size();
-    std::vector<Row> of_head(static_cast<size_t>(heads));
+    std::vector<Row> of_head(heads);
     parallel_for(heads, [&](int64_t u) {
       const auto query_head = static_cast<int>(kv_head * heads + u);
-      const auto from = sums.row(query_head)
-                            .subspan(static_cast<size_t>(candidates.begin),
-                                     static_cast<size_t>(candidates.size()));
-      Row& sum = of_head[static_cast<size_t>(u)];
+      const auto from = sums.row(query_head).subspan(candidates.begin, candidates.size());
+      Row& sum = of_head[u];
       sum.assign(from.begin(), from.end());
       (*rows_)->scale(query_head, candidates, sum);
     });
     if (groups_before()) {  // the sum of the group's rows is the group of the heads' sums
       Row group(of_head.front().size());
-      for (int u = 0; u < heads; ++u)
-        heads_.add(kv_head, u, of_head[static_cast<size_t>(u)], group);
+      for (int u = 0; u < heads; ++u) heads_.add(kv_head, u, of_head[u], group);
       of_head.assign(1, std::move(group));
     }
     open_units(static_cast<int>(of_head.size()));
@@ -255,9 +251,9 @@ void SegmentScorer::open_units(int count) {
   const int64_t rows = segment().rows(), of_prompt = segment().prompt_rows();
   const int64_t columns = segment().candidates.size();
   const auto& join = chosen<Join>(settings_);
-  const Row nothing(static_cast<size_t>(columns), 0.0);
+  const Row nothing(columns, 0.0);
   units_.clear();
-  units_.resize(static_cast<size_t>(count));
+  units_.resize(count);
   for (Unit& unit : units_) {
     if (join.joins())
       unit.aggregation = start_joined(settings_, aggregate_.start(settings_, of_prompt, columns),
@@ -318,7 +314,7 @@ void SegmentScorer::make_head_row(const AttentionBlock& block, size_t head, int6
 void SegmentScorer::follow_attention(const AttentionBlock& block, size_t head, int64_t row,
                                      int64_t j) {
   const float* a = block.attention_row(static_cast<int>(head), row);
-  const int64_t seen = std::min(work_.entries(), block.positions[static_cast<size_t>(row)] + 1);
+  const int64_t seen = std::min(work_.entries(), block.positions[row] + 1);
   static thread_local Row attention;
   attention.assign(a, a + seen);
   units_[head].drift->add(j, attention);
@@ -346,7 +342,7 @@ void SegmentScorer::fold(const AttentionBlock& block, int64_t first_row) {
   const int64_t columns = segment().candidates.size(), first = number(first_row);
   for (Unit& unit : units_)
     for (int64_t r = making_.begin; r < making_.end; ++r)
-      unit.aggregation->see(first + r, visible(block.positions[static_cast<size_t>(r)]));
+      unit.aggregation->see(first + r, visible(block.positions[r]));
   constexpr int64_t kColumns = 1024;  // of a part: what is aggregated stays near for all rows
   const int64_t parts = (columns + kColumns - 1) / kColumns;
   parallel_for(std::ssize(units_) * parts, [&](int64_t task) {
@@ -354,8 +350,8 @@ void SegmentScorer::fold(const AttentionBlock& block, int64_t first_row) {
     const int64_t begin = task % parts * kColumns;
     const auto count = static_cast<size_t>(std::min(kColumns, columns - begin));
     for (int64_t r = making_.begin; r < making_.end; ++r)
-      units_[unit].aggregation->add(
-          first + r, begin, made_row(block, unit, r).subspan(static_cast<size_t>(begin), count));
+      units_[unit].aggregation->add(first + r, begin,
+                                    made_row(block, unit, r).subspan(begin, count));
   });
 }
 
@@ -364,8 +360,7 @@ void SegmentScorer::end(const AttentionBlock& block, int64_t first_row) {
   for (int64_t begin = 0; begin < block.rows; begin += step) {
     making_ = {begin, std::min(block.rows, begin + step)};
     parallel_for(std::ssize(units_) * making_.size(), [&](int64_t task) {
-      make_row(block, first_row, static_cast<size_t>(task / making_.size()),
-               making_.begin + task % making_.size());
+      make_row(block, first_row, task / making_.size(), making_.begin + task % making_.size());
     });
     if (complete(block)) fold(block, first_row);
   }
@@ -384,9 +379,9 @@ void SegmentScorer::smooth_into(size_t variant, const Unit& unit, Row& row) cons
 void SegmentScorer::close_kv_head(int kv_head) {
   std::vector<Row> rows(units_.size());
   parallel_for(std::ssize(units_), [&](int64_t u) {
-    Row& row = rows[static_cast<size_t>(u)];
-    const auto aggregation = std::move(units_[static_cast<size_t>(u)].aggregation);
-    row.assign(static_cast<size_t>(segment().candidates.size()), 0.0);
+    Row& row = rows[u];
+    const auto aggregation = std::move(units_[u].aggregation);
+    row.assign(segment().candidates.size(), 0.0);
     const int64_t end = segment().prompt_rows();
     for (int64_t j = end - segment().rows_after; j < end; ++j) {
       aggregation->see(j, 0);
@@ -397,9 +392,7 @@ void SegmentScorer::close_kv_head(int kv_head) {
   (*rows_)->finish(kv_head * work_.group_size(), segment().candidates, rows);
   const int64_t variants = std::ssize(plan_.free_slots);
   if (variants == 1) return close_variant(kv_head, 0, std::move(rows));
-  parallel_for(variants, [&](int64_t variant) {
-    close_variant(kv_head, static_cast<size_t>(variant), rows);
-  });
+  parallel_for(variants, [&](int64_t variant) { close_variant(kv_head, variant, rows); });
 }
 
 /// The stages after aggregation, for one KV head (or the layer) and one variant.

@@ -6,11 +6,11 @@ namespace {
 
 /// Sorts distinct entries below n; long lists by a mark for each of the n.
 void sort_entries(int64_t n, std::vector<uint32_t>& entries) {
-  if (static_cast<int64_t>(entries.size()) < n / 32) {
+  if (std::ssize(entries) < n / 32) {
     std::ranges::sort(entries);
     return;
   }
-  std::vector<uint8_t> in(static_cast<size_t>(n), 0);
+  std::vector<uint8_t> in(n, 0);
   for (const uint32_t i : entries) in[i] = 1;
   size_t at = 0;
   for (uint32_t i = 0; i < in.size() && at < entries.size(); ++i) {
@@ -60,7 +60,7 @@ std::vector<uint32_t> Selection::protection(int64_t owner, size_t k, int64_t bud
 
 std::vector<uint32_t> Selection::forced(int64_t owner, Range range, int64_t budget, bool before,
                                         const std::vector<uint32_t>& guarded) const {
-  std::vector<uint8_t> is_protected(static_cast<size_t>(scored_.entries()), 0);
+  std::vector<uint8_t> is_protected(scored_.entries(), 0);
   for (uint32_t i : guarded) is_protected[i] = 1;
   Stage1Request request;
   request.settings = &record_.settings;
@@ -68,14 +68,13 @@ std::vector<uint32_t> Selection::forced(int64_t owner, Range range, int64_t budg
   request.owner = owner;
   request.range = range;
   request.budget = budget;
-  request.protected_count = static_cast<int64_t>(guarded.size());
+  request.protected_count = std::ssize(guarded);
   request.is_protected = &is_protected;
   request.mass_cap = budget_.mass_cap;
   request.kvpress_kept = budget_.kvpress_kept;
   request.budget_is_count = budget_.is_count;
   if (!scored_.unweighted.empty())
-    request.by_unweighted =
-        &scored_.ranking_unweighted.at(record_.ties_by_raw).order[static_cast<size_t>(owner)];
+    request.by_unweighted = &scored_.ranking_unweighted.at(record_.ties_by_raw).order[owner];
   const auto& stage = record_.stage<Stage1>();
   return before ? stage.before_allocate(request) : stage.after_allocate(request);
 }
@@ -89,7 +88,7 @@ Guaranteed Selection::guaranteed(int64_t owner) const {
   } else {
     sure.entries = protection(owner, 0, budget_.entries);
   }
-  sure.guarded = static_cast<int64_t>(sure.entries.size());
+  sure.guarded = std::ssize(sure.entries);
   if (record_.rescored) return sure;
   const auto first = forced(owner, whole(), budget_.entries, true, sure.entries);
   sure.entries.insert(sure.entries.end(), first.begin(), first.end());
@@ -105,7 +104,7 @@ std::vector<int64_t> Selection::shares(int64_t owner, int64_t b) const {
     request.sinks = std::min({record_.settings.count(keys::sinks), request.sizes[0], b});
   if (unconstrained_)
     for (const Range& range : record_.ranges) {
-      const auto& all = unconstrained_->owners[static_cast<size_t>(owner)];
+      const auto& all = unconstrained_->owners[owner];
       request.unconstrained.push_back(
           std::ranges::count_if(all, [&](uint32_t i) { return range.contains(i); }));
     }
@@ -121,7 +120,7 @@ void Selection::select(int64_t owner, int64_t b, KeptSets& kept) const {
     const auto later = forced(owner, whole(), b, false, guarded);
     first.insert(first.end(), later.begin(), later.end());
   }
-  kept.tied[static_cast<size_t>(owner)] = 0;
+  kept.tied[owner] = 0;
   for (size_t k = 0; k < parts.size(); ++k) {
     Part part{.range = record_.ranges[k], .share = parts[k], .guarded = {}, .forced = {}};
     if (record_.rescored) {
@@ -136,8 +135,8 @@ void Selection::select(int64_t owner, int64_t b, KeptSets& kept) const {
     if (allocate.lets_protected_compete(record_.settings)) order_by_position(part);
     take(owner, part, kept);
   }
-  sort_entries(scored_.entries(), kept.owners[static_cast<size_t>(owner)]);
-  auto& sure = kept.guarded[static_cast<size_t>(owner)];
+  sort_entries(scored_.entries(), kept.owners[owner]);
+  auto& sure = kept.guarded[owner];
   std::ranges::sort(sure);
   if (scored_.deviation.empty()) return;
   std::vector<uint32_t> placed;
@@ -148,7 +147,7 @@ void Selection::select(int64_t owner, int64_t b, KeptSets& kept) const {
   std::ranges::sort(placed);
   const auto others = std::ranges::stable_partition(
       sure, [&](uint32_t i) { return std::ranges::binary_search(placed, i); });
-  kept.spread[static_cast<size_t>(owner)].assign(others.begin(), others.end());
+  kept.spread[owner].assign(others.begin(), others.end());
   sure.erase(others.begin(), others.end());
 }
 
@@ -166,9 +165,9 @@ void Selection::order_by_position(Part& part) const {
 /// The entries of a part in the order protected, forced, score, as many as its share has room for,
 /// by whole blocks: the first of a block stands for it.
 void Selection::take(int64_t owner, const Part& part, KeptSets& kept) const {
-  auto& entries = kept.owners[static_cast<size_t>(owner)];
-  std::vector<uint8_t> sure(static_cast<size_t>(scored_.entries()), 0);
-  std::vector<uint8_t> in(static_cast<size_t>(scored_.entries()), 0);
+  auto& entries = kept.owners[owner];
+  std::vector<uint8_t> sure(scored_.entries(), 0);
+  std::vector<uint8_t> in(scored_.entries(), 0);
   int64_t left = part.share;
   const auto enters = [&](uint32_t i) {
     if (in[i]) return true;
@@ -180,13 +179,13 @@ void Selection::take(int64_t owner, const Part& part, KeptSets& kept) const {
     left -= block.size();
     for (int64_t k = block.begin; k < block.end; ++k) {
       entries.push_back(static_cast<uint32_t>(k));
-      in[static_cast<size_t>(k)] = 1;
+      in[k] = 1;
     }
     return true;
   };
   for (uint32_t i : part.guarded) {
     sure[i] = 1;
-    if (enters(i)) kept.guarded[static_cast<size_t>(owner)].push_back(i);
+    if (enters(i)) kept.guarded[owner].push_back(i);
   }
   for (uint32_t i : part.forced) {
     sure[i] = 1;
@@ -197,7 +196,7 @@ void Selection::take(int64_t owner, const Part& part, KeptSets& kept) const {
   double threshold = 0;
   int64_t tied = 0;
   bool by_score = false;
-  for (uint32_t i : ranking_.order[static_cast<size_t>(owner)]) {
+  for (uint32_t i : ranking_.order[owner]) {
     if (sure[i] || !part.range.contains(i)) continue;
     if (enters(i)) {
       tied = by_score && score[i] == threshold ? tied + 1 : 1;
@@ -209,7 +208,7 @@ void Selection::take(int64_t owner, const Part& part, KeptSets& kept) const {
       break;
     }
   }
-  kept.tied[static_cast<size_t>(owner)] += tied;
+  kept.tied[owner] += tied;
 }
 
 namespace {
@@ -231,9 +230,9 @@ void radix_sort(std::vector<Item>& items) {
   std::vector<std::array<uint32_t, kValues>> counts(kDigits);
   for (auto& count : counts) count.fill(0);
   for (const Item& item : items)
-    for (int d = 0; d < kDigits; ++d) ++counts[static_cast<size_t>(d)][digit(item.key, d)];
+    for (int d = 0; d < kDigits; ++d) ++counts[d][digit(item.key, d)];
   for (int d = 0; d < kDigits; ++d) {
-    auto& count = counts[static_cast<size_t>(d)];
+    auto& count = counts[d];
     if (count[digit(items.front().key, d)] == items.size()) continue;  // all the same
     uint32_t position = 0;
     for (uint32_t& value : count) position += std::exchange(value, position);
@@ -247,7 +246,7 @@ void radix_sort(std::vector<Item>& items) {
 Ranking rank(const Table<double>& score, const Table<double>& raw, bool tie_by_raw,
              const std::vector<uint8_t>& candidate) {
   Ranking ranking{.score = &score, .raw = tie_by_raw && !raw.empty() ? &raw : nullptr, .order = {}};
-  ranking.order.resize(static_cast<size_t>(score.rows()));
+  ranking.order.resize(score.rows());
   std::vector<uint32_t> candidates;  // the more recent first
   for (size_t i = candidate.size(); i-- > 0;)
     if (candidate[i]) candidates.push_back(static_cast<uint32_t>(i));
@@ -268,7 +267,7 @@ Ranking rank(const Table<double>& score, const Table<double>& raw, bool tie_by_r
         first = last;
       }
     }
-    auto& order = ranking.order[static_cast<size_t>(owner)];
+    auto& order = ranking.order[owner];
     order.reserve(items.size());
     for (const Item& item : items) order.push_back(item.entry);
   });

@@ -36,7 +36,7 @@ std::string fault_of(const Settings& settings, const ProbeInfo& probe) {
 std::string probe_fault(const Settings& settings, const TraceInfo& info) {
   const int number = info.find_probe(probe_name(settings));
   if (number < 0) return "it is not there";
-  return fault_of(settings, info.probes[static_cast<size_t>(number)]);
+  return fault_of(settings, info.probes[number]);
 }
 
 /// The options of a capture after which the trace serves all these records.
@@ -71,15 +71,136 @@ class RecordCheck {
   }
 
  private:
-  void whitelist() const;
-  void queries() const;
-  void observed_after_chunks(std::set<int64_t>& needed) const;
-  void need_for_merging(int64_t budget, std::set<int64_t>& needed) const;
-  void probes() const;
-  void rotations() const;
-  void stream() const;
-  void side_files() const;
-  void token_texts() const;
+  void whitelist() const {
+    if (record_.stage<Allocate>().ignores_budget()) return;
+    std::set<int64_t> listed;
+    for (const Range& range : record_.whitelist)
+      for (int64_t i = range.begin; i < range.end; ++i) listed.insert(i);
+    const auto size = std::ssize(listed);
+    for (size_t b = 0; b < budgets_.size(); ++b)
+      if (size > record_.budgets[b].entries)
+        usage_error(
+            {"the whitelist does not fit the budget",
+             fmt::format("policy {} at budget {}", record_.title, budgets_[b].label),
+             fmt::format("{} whitelisted entries, {} places", size, record_.budgets[b].entries),
+             fmt::format("a budget of at least {}", size)});
+  }
+  void queries() const {
+    const auto& stored = info_.query_position;
+    if (info_.steps() == 0)
+      bad_data({"the trace holds no later step", info_.path,
+                "no query at positions >= " + std::to_string(info_.prompt_len), "at least one"});
+    std::set<int64_t> needed;
+    const auto observed_in = [&](const std::vector<Segment>& segments) {
+      for (const Segment& segment : segments)
+        needed.insert(segment.positions.begin(), segment.positions.end());
+    };
+    const bool decodes = record_.stage<Schedule>().decodes();
+    for (const PreparedBudget& b : record_.budgets) {
+      if (record_.layers.empty()) continue;
+      if (!b.keeps_all && !record_.stage<Queries>().looks_ahead())
+        observed_in(preparation_.plans()[b.plan].segments);
+      if (b.keeps_all && decodes && !record_.stage<Allocate>().keeps_everything())
+        observed_in(preparation_.segments(record_, b.window));  // entries leave later
+      if (!b.keeps_all || decodes) need_for_merging(b.entries, needed);
+    }
+
+    if (record_.stage<Schedule>().in_chunks()) observed_after_chunks(needed);
+    for (int64_t t = info_.prompt_len; decodes && t < info_.total_len; ++t) needed.insert(t);
+    if (std::ranges::includes(stored, needed)) return;
+    const int64_t first = *needed.begin();
+    const std::string queries = first == 0 || first >= info_.prompt_len
+                                    ? std::string("all")
+                                    : fmt::format("window:{}", info_.prompt_len - first);
+    // A capture stores queries without a gap, unless tokens see what comes after them.
+    const bool gap = !stored.empty() && std::ranges::any_of(needed, [&](int64_t position) {
+      return position > stored.front() && !std::ranges::binary_search(stored, position);
+    });
+    bad_data({"policy " + record_.title + " needs queries the trace does not hold", info_.path,
+              "positions " + as_ranges(stored),
+              "positions " + as_ranges({needed.begin(), needed.end()}),
+              gap ? "no capture stores those of tokens that see one another, as an image's do in "
+                    "some models: take a policy that looks at the newest queries"
+                  : "capture the prompt again with --queries " + queries});
+  }
+  /// Queries that observe where a chunk of the prompt ends.
+  void observed_after_chunks(std::set<int64_t>& needed) const {
+    const auto& queries = record_.stage<Queries>();
+    const bool alone = compresses_chunks_alone(record_.settings);
+    for (size_t b = 0; b < record_.budgets.size(); ++b) {
+      if (record_.budgets[b].keeps_all) continue;
+      for (const PromptChunk& chunk :
+           prompt_chunks(record_.settings, record_.asked[b], info_.prompt_len)) {
+        TraceInfo seen = info_;
+        seen.prompt_len = chunk.range.end;
+        Segment segment;
+        segment.range = {alone ? chunk.range.begin : 0, chunk.range.end};
+        if (segment.range.size() <= chunk.entries) continue;
+        const int64_t window = queries.window(record_.settings, chunk.entries,
+                                              segment.range.size());
+        queries.observe(record_.settings, window, seen, segment);
+        needed.insert(segment.positions.begin(), segment.positions.end());
+      }
+    }
+  }
+  /// Queries that the chosen merge reads: those of its score estimates, or the newest.
+  void need_for_merging(int64_t budget, std::set<int64_t>& needed) const {
+    const auto& merge = record_.stage<Merge>();
+    int64_t rows = merge.uses_attention() ? 1 : 0;
+    if (merge.estimates() != EstimateLines::none)
+      rows = record_.stage<ScoreEstimate>().rows(record_.settings, budget);
+    const int64_t n = info_.prompt_len;
+    for (int64_t j = std::max<int64_t>(0, n - rows); j < n; ++j) needed.insert(j);
+  }
+  void probes() const {
+    if (!asks_probe(record_.settings)) return;
+    const std::string fault = probe_fault(record_.settings, info_);
+    if (fault.empty()) return;
+    const std::string& name = probe_name(record_.settings);
+    const std::string hint = "capture the prompt again with" + probe_options_;
+    std::string known;
+    for (const ProbeInfo& probe : info_.probes) known += (known.empty() ? "" : ", ") + probe.name;
+    if (info_.find_probe(name) < 0)
+      bad_data({"policy " + record_.title + " needs a probe the trace does not hold", info_.path,
+                known.empty() ? "no probes" : "probes " + known,
+                "a probe " + probe_spec(record_.settings), hint});
+    bad_data({"policy " + record_.title + " needs more of the probe " + name, info_.path, fault,
+              "a trace that stores it", hint});
+  }
+  void rotations() const {
+    const bool turns = moves_positions(record_.settings) ||
+                       record_.stage<Indicator>().moves_queries() ||
+                       record_.stage<Quantize>().turns_keys(record_.settings);
+    if (!turns) return;
+    for (const int layer : record_.layers) {
+      if (info_.rotation(layer).pairs() > 0) continue;
+      bad_data({"policy " + record_.title + " moves positions", info_.path,
+                info_.rope_missing.empty() ? fmt::format("no rope/inv_freq for layer {}", layer)
+                                           : info_.rope_missing,
+                "a trace with rope/inv_freq"});
+    }
+  }
+  void stream() const {
+    if (!record_.stage<Allocate>().needs_stream(record_.settings) || info_.has_residual_norm)
+      return;
+    bad_data({"policy " + record_.title + " weighs layers by the residual stream", info_.path,
+              "no residual_norm", "a trace with residual_norm, as kvsim capture writes it"});
+  }
+  void side_files() const {
+    record_.stage<Allocate>().check_files(record_.settings, files_, info_.num_layers,
+                                          record_.owners);
+    const auto* const indicator = record_.stage<Indicator>().as<EntryIndicator>();
+    for (size_t l = 0; indicator && l < record_.layers.size(); ++l)
+      indicator->check_files(record_.settings, files_, record_.layers[l], record_.owners,
+                             info_.prompt_len);
+  }
+  void token_texts() const {
+    const bool classes = record_.stage<Allocate>().uses_token_classes() ||
+                         record_.stage<Stage1>().uses_token_classes();
+    if (classes && files_.token_text().empty())
+      bad_data({"policy " + record_.title + " looks at what the tokens are", info_.path,
+                "no tokens/text", "a trace with tokens/text"});
+  }
 
   const Preparation& preparation_;
   const PreparedRecord& record_;
@@ -88,141 +209,6 @@ class RecordCheck {
   const SideFiles& files_;
   const std::string& probe_options_;  ///< of all records of the run
 };
-
-void RecordCheck::whitelist() const {
-  if (record_.stage<Allocate>().ignores_budget()) return;
-  std::set<int64_t> listed;
-  for (const Range& range : record_.whitelist)
-    for (int64_t i = range.begin; i < range.end; ++i) listed.insert(i);
-  const auto size = static_cast<int64_t>(listed.size());
-  for (size_t b = 0; b < budgets_.size(); ++b)
-    if (size > record_.budgets[b].entries)
-      usage_error(
-          {"the whitelist does not fit the budget",
-           fmt::format("policy {} at budget {}", record_.title, budgets_[b].label),
-           fmt::format("{} whitelisted entries, {} places", size, record_.budgets[b].entries),
-           fmt::format("a budget of at least {}", size)});
-}
-
-/// Queries that the chosen merge reads: those of its score estimates, or the newest.
-void RecordCheck::need_for_merging(int64_t budget, std::set<int64_t>& needed) const {
-  const auto& merge = record_.stage<Merge>();
-  int64_t rows = merge.uses_attention() ? 1 : 0;
-  if (merge.estimates() != EstimateLines::none)
-    rows = record_.stage<ScoreEstimate>().rows(record_.settings, budget);
-  const int64_t n = info_.prompt_len;
-  for (int64_t j = std::max<int64_t>(0, n - rows); j < n; ++j) needed.insert(j);
-}
-
-/// Queries that observe where a chunk of the prompt ends.
-void RecordCheck::observed_after_chunks(std::set<int64_t>& needed) const {
-  const auto& queries = record_.stage<Queries>();
-  const bool alone = compresses_chunks_alone(record_.settings);
-  for (size_t b = 0; b < record_.budgets.size(); ++b) {
-    if (record_.budgets[b].keeps_all) continue;
-    for (const PromptChunk& chunk :
-         prompt_chunks(record_.settings, record_.asked[b], info_.prompt_len)) {
-      TraceInfo seen = info_;
-      seen.prompt_len = chunk.range.end;
-      Segment segment;
-      segment.range = {alone ? chunk.range.begin : 0, chunk.range.end};
-      if (segment.range.size() <= chunk.entries) continue;
-      const int64_t window = queries.window(record_.settings, chunk.entries, segment.range.size());
-      queries.observe(record_.settings, window, seen, segment);
-      needed.insert(segment.positions.begin(), segment.positions.end());
-    }
-  }
-}
-
-void RecordCheck::queries() const {
-  const auto& stored = info_.query_position;
-  if (info_.steps() == 0)
-    bad_data({"the trace holds no later step", info_.path,
-              "no query at positions >= " + std::to_string(info_.prompt_len), "at least one"});
-  std::set<int64_t> needed;
-  const auto observed_in = [&](const std::vector<Segment>& segments) {
-    for (const Segment& segment : segments)
-      needed.insert(segment.positions.begin(), segment.positions.end());
-  };
-  const bool decodes = record_.stage<Schedule>().decodes();
-  for (const PreparedBudget& b : record_.budgets) {
-    if (record_.layers.empty()) continue;
-    if (!b.keeps_all && !record_.stage<Queries>().looks_ahead())
-      observed_in(preparation_.plans()[b.plan].segments);
-    if (b.keeps_all && decodes && !record_.stage<Allocate>().keeps_everything())
-      observed_in(preparation_.segments(record_, b.window));  // entries leave later
-    if (!b.keeps_all || decodes) need_for_merging(b.entries, needed);
-  }
-  if (record_.stage<Schedule>().in_chunks()) observed_after_chunks(needed);
-  for (int64_t t = info_.prompt_len; decodes && t < info_.total_len; ++t) needed.insert(t);
-  if (std::ranges::includes(stored, needed)) return;
-  const int64_t first = *needed.begin();
-  const std::string queries = first == 0 || first >= info_.prompt_len
-                                  ? std::string("all")
-                                  : fmt::format("window:{}", info_.prompt_len - first);
-  // A capture stores queries without a gap, unless tokens see what comes after them.
-  const bool gap = !stored.empty() && std::ranges::any_of(needed, [&](int64_t position) {
-    return position > stored.front() && !std::ranges::binary_search(stored, position);
-  });
-  bad_data({"policy " + record_.title + " needs queries the trace does not hold", info_.path,
-            "positions " + as_ranges(stored),
-            "positions " + as_ranges({needed.begin(), needed.end()}),
-            gap ? "no capture stores those of tokens that see one another, as an image's do in "
-                  "some models: take a policy that looks at the newest queries"
-                : "capture the prompt again with --queries " + queries});
-}
-
-void RecordCheck::probes() const {
-  if (!asks_probe(record_.settings)) return;
-  const std::string fault = probe_fault(record_.settings, info_);
-  if (fault.empty()) return;
-  const std::string& name = probe_name(record_.settings);
-  const std::string hint = "capture the prompt again with" + probe_options_;
-  std::string known;
-  for (const ProbeInfo& probe : info_.probes) known += (known.empty() ? "" : ", ") + probe.name;
-  if (info_.find_probe(name) < 0)
-    bad_data({"policy " + record_.title + " needs a probe the trace does not hold", info_.path,
-              known.empty() ? "no probes" : "probes " + known,
-              "a probe " + probe_spec(record_.settings), hint});
-  bad_data({"policy " + record_.title + " needs more of the probe " + name, info_.path, fault,
-            "a trace that stores it", hint});
-}
-
-void RecordCheck::rotations() const {
-  const bool turns = moves_positions(record_.settings) ||
-                     record_.stage<Indicator>().moves_queries() ||
-                     record_.stage<Quantize>().turns_keys(record_.settings);
-  if (!turns) return;
-  for (const int layer : record_.layers) {
-    if (info_.rotation(layer).pairs() > 0) continue;
-    bad_data({"policy " + record_.title + " moves positions", info_.path,
-              info_.rope_missing.empty() ? fmt::format("no rope/inv_freq for layer {}", layer)
-                                         : info_.rope_missing,
-              "a trace with rope/inv_freq"});
-  }
-}
-
-void RecordCheck::stream() const {
-  if (!record_.stage<Allocate>().needs_stream(record_.settings) || info_.has_residual_norm) return;
-  bad_data({"policy " + record_.title + " weighs layers by the residual stream", info_.path,
-            "no residual_norm", "a trace with residual_norm, as kvsim capture writes it"});
-}
-
-void RecordCheck::side_files() const {
-  record_.stage<Allocate>().check_files(record_.settings, files_, info_.num_layers, record_.owners);
-  const auto* const indicator = record_.stage<Indicator>().as<EntryIndicator>();
-  for (size_t l = 0; indicator && l < record_.layers.size(); ++l)
-    indicator->check_files(record_.settings, files_, record_.layers[l], record_.owners,
-                           info_.prompt_len);
-}
-
-void RecordCheck::token_texts() const {
-  const bool classes = record_.stage<Allocate>().uses_token_classes() ||
-                       record_.stage<Stage1>().uses_token_classes();
-  if (classes && files_.token_text().empty())
-    bad_data({"policy " + record_.title + " looks at what the tokens are", info_.path,
-              "no tokens/text", "a trace with tokens/text"});
-}
 
 }  // namespace
 

@@ -20,7 +20,7 @@ PromptStatistics::PromptStatistics(LayerWork& work, const Settings& settings,
       rows_(row_indicator(settings).rows(work, settings, segment)) {
   const auto& aggregate = chosen<Aggregate>(settings);
   const int owners = per_query_head(settings) ? work.query_heads() : work.kv_heads();
-  const auto rows = static_cast<int64_t>(segment.positions.size());
+  const auto rows = std::ssize(segment.positions);
   for (int owner = 0; owner < owners; ++owner) {
     scores_.push_back(aggregate.follow(settings, rows, work.entries()));
     if (settings.real(keys::std_keep) > 0)
@@ -53,7 +53,7 @@ void PromptStatistics::take_sums(const TakenSums& taken) {
   for (const int64_t position : segment().positions)
     visible.push_back(std::min(work_.entries(), position + 1));
   const int heads = work_.group_size();
-  std::vector<double> head_row, grouped(static_cast<size_t>(work_.entries()));
+  std::vector<double> head_row, grouped(work_.entries());
   for (int kv_head = 0; kv_head < work_.kv_heads(); ++kv_head) {
     for (int x = 0; x < heads; ++x) {
       const int head = kv_head * heads + x;
@@ -62,12 +62,12 @@ void PromptStatistics::take_sums(const TakenSums& taken) {
       if (heads_.combines())
         heads_.add(kv_head, x, head_row, grouped);
       else
-        scores_[static_cast<size_t>(head)]->add_sum(head_row, visible);
+        scores_[head]->add_sum(head_row, visible);
     }
     if (!heads_.combines() || !heads_.complete(kv_head)) continue;
     const Range owners = heads_.owners(kv_head, 0);
     for (int64_t owner = owners.begin; owner < owners.end; ++owner)
-      scores_[static_cast<size_t>(owner)]->add_sum(grouped, visible);
+      scores_[owner]->add_sum(grouped, visible);
   }
 }
 
@@ -84,9 +84,9 @@ void PromptStatistics::add(Range owners, std::span<const double> row, int64_t vi
 void PromptStatistics::run(const AttentionBlock& block, int64_t, int) {
   const int64_t n = work_.entries();
   if (heads_.begins(block.kv_head)) grouped_ = Table<double>(block.rows, n);
-  std::vector<double> head_row(static_cast<size_t>(n));
+  std::vector<double> head_row(n);
   for (int64_t r = 0; r < block.rows; ++r) {
-    const int64_t visible = std::min(n, block.positions[static_cast<size_t>(r)] + 1);
+    const int64_t visible = std::min(n, block.positions[r] + 1);
     for (int x = 0; x < block.heads; ++x) {
       rows_->row(block, x, r, {0, n}, head_row);
       if (heads_.combines())
@@ -126,7 +126,7 @@ std::unique_ptr<Estimates> first_estimates(const LayerWork& work, const SlotCach
   const int64_t end =
       work.info().first_step();  // stored queries n-rows..n-1 are the last before it
   Table<float> queries(count * rows, cache.key_dim()), logits(count * rows, n);
-  std::vector<int64_t> seen(static_cast<size_t>(rows));
+  std::vector<int64_t> seen(rows);
   std::iota(seen.begin(), seen.end(), n - rows + 1);
   for (int line = 0; line < count; ++line)
     std::ranges::copy(
@@ -164,7 +164,7 @@ void FirstEstimates::prepare(const KeptSets& kept, const Settings& settings) {
 }
 
 std::unique_ptr<Estimates> FirstEstimates::of(const LayerWork& work, const SlotCache& cache) {
-  std::unique_ptr<Estimates>& made = owners_[static_cast<size_t>(cache.owner())];
+  std::unique_ptr<Estimates>& made = owners_[cache.owner()];
   if (made == nullptr) made = first_estimates(work, cache, *settings_, budget_);
   return made->copy();
 }
@@ -180,7 +180,7 @@ SlotCache empty_cache(const LayerWork& work, const KeptSets& kept, int owner) {
 /// Prompt entries as slots of their own.
 void append_entries(const LayerWork& work, std::span<const uint32_t> entries, SlotCache& cache) {
   const int kv = cache.first_head() / work.group_size();
-  cache.reserve(static_cast<int64_t>(entries.size()) + 1);  // and the newest, while decoding
+  cache.reserve(std::ssize(entries) + 1);  // and the newest, while decoding
   for (const int64_t i : entries) append_entry(work.trace(), kv, i, cache);
 }
 
@@ -193,7 +193,7 @@ void read_newest_attention(LayerWork& work, std::vector<MergeOwner>& owners) {
     for (MergeOwner& owner : owners) {
       const int first = owner.cache->first_head() - block.kv_head * block.heads;
       if (first < 0 || first >= block.heads) continue;
-      owner.attention.assign(static_cast<size_t>(block.columns), 0.0);
+      owner.attention.assign(block.columns, 0.0);
       for (int x = 0; x < owner.cache->heads(); ++x) {
         const float* row = block.attention_row(first + x, 0);
         for (size_t i = 0; i < owner.attention.size(); ++i)
@@ -222,10 +222,8 @@ std::unique_ptr<ReferenceQueries> reference_queries(const LayerWork& work, const
       }
     };
     read(layer.q, stored);
-    if (segment.probe >= 0)
-      read(layer.probes[static_cast<size_t>(segment.probe)].q, segment.probe_tokens);
-    if (!layer.attention_sink.empty())
-      reference->sinks.push_back(layer.attention_sink[static_cast<size_t>(head)]);
+    if (segment.probe >= 0) read(layer.probes[segment.probe].q, segment.probe_tokens);
+    if (!layer.attention_sink.empty()) reference->sinks.push_back(layer.attention_sink[head]);
   }
   return reference;
 }
@@ -280,7 +278,7 @@ Compressed compress(LayerWork& work, const KeptSets& kept, const Settings& setti
                     MergeMemory& memory, FirstEstimates& estimates, bool note_pairs) {
   const Merge& merge = chosen<Merge>(settings);
   if (merge.estimates() != EstimateLines::none) estimates.prepare(kept, settings);
-  std::vector<uint32_t> all(static_cast<size_t>(merge.merges() ? work.entries() : 0));
+  std::vector<uint32_t> all(merge.merges() ? work.entries() : 0);
   std::iota(all.begin(), all.end(), 0u);
   Compressed result;
   result.per_query_head = kept.per_query_head;
@@ -288,16 +286,16 @@ Compressed compress(LayerWork& work, const KeptSets& kept, const Settings& setti
   request.owners.resize(kept.owners.size());
   for (size_t o = 0; o < kept.owners.size(); ++o)
     result.owners.push_back(empty_cache(work, kept, static_cast<int>(o)));
-  parallel_for(static_cast<int64_t>(kept.owners.size()), [&](int64_t at) {
-    const auto o = static_cast<size_t>(at);
-    SlotCache& cache = result.owners[o];
-    MergeOwner& owner = request.owners[o];
+  parallel_for(std::ssize(kept.owners), [&](int64_t at) {
+    SlotCache& cache = result.owners[at];
+    MergeOwner& owner = request.owners[at];
     owner.cache = &cache;
-    owner.evicted = others(kept.owners[o], work.entries());
-    append_entries(work, merge.merges() ? all : kept.owners[o], cache);
+    owner.evicted = others(kept.owners[at], work.entries());
+    append_entries(work, merge.merges() ? all : kept.owners[at], cache);
     if (merge.estimates() != EstimateLines::none) cache.estimate_with(estimates.of(work, cache));
-    for (size_t s = 0; !kept.sets.empty() && s < kept.sets[o].size(); ++s)
-      owner.sets.push_back({kept.owners[o][s], {kept.sets[o][s].begin(), kept.sets[o][s].end()}});
+    for (size_t s = 0; !kept.sets.empty() && s < kept.sets[at].size(); ++s)
+      owner.sets.push_back(
+          {kept.owners[at][s], {kept.sets[at][s].begin(), kept.sets[at][s].end()}});
   });
   if (merge.uses_attention()) read_newest_attention(work, request.owners);
   if (merge.fits_queries()) {

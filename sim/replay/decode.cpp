@@ -25,12 +25,11 @@ Table<double> difference(const Table<double>& a, const Table<double>& b) {
 Table<double> over_heads(const std::vector<Table<double>>& parts,
                          const std::vector<Table<double>>& guarded, bool leave_out) {
   if (parts.empty()) return {};
-  Table<double> sums(static_cast<int64_t>(parts.size()), parts[0].columns());
-  for (size_t part = 0; part < parts.size(); ++part)
+  Table<double> sums(std::ssize(parts), parts[0].columns());
+  for (int64_t part = 0; part < std::ssize(parts); ++part)
     for (int64_t h = 0; h < parts[part].rows(); ++h)
       for (int64_t s = 0; s < sums.columns(); ++s)
-        sums(static_cast<int64_t>(part), s) += parts[part](h, s) -
-                                               (leave_out ? guarded[part](h, s) : 0.0);
+        sums(part, s) += parts[part](h, s) - (leave_out ? guarded[part](h, s) : 0.0);
   return sums;
 }
 
@@ -80,20 +79,19 @@ void DecodeReplay::read_block(int64_t first, int64_t steps, const Table<float>& 
   block.part_total.assign(options_.parts.size(), block.total_importance);
   AttentionRequest request;
   for (int64_t s = 0; s < steps; ++s) request.rows.push_back(info.first_step() + first + s);
-  request.columns = info.query_position[static_cast<size_t>(request.rows.back())] + 1;
+  request.columns = info.query_position[request.rows.back()] + 1;
   request.outputs = true;
   request.logits = std::ranges::any_of(outcomes_, &ReplayOutcome::merging);
-  block.heads.resize(static_cast<size_t>(work_.kv_heads()));
+  block.heads.resize(work_.kv_heads());
   for (int kv = 0; kv < work_.kv_heads(); ++kv) {
     request.kv_head = kv;
-    work_.backend().attention(work_.trace(), request, block.heads[static_cast<size_t>(kv)]);
+    work_.backend().attention(work_.trace(), request, block.heads[kv]);
   }
   parallel_for(work_.query_heads(), [&](int64_t h) {
     const auto head = static_cast<int>(h);
     for (int64_t s = 0; s < steps; ++s) {
       const float* row = block.attention(head, s);
-      const int64_t before = block.heads.front().positions[static_cast<size_t>(s)] +
-                             (block.count_query ? 1 : 0);
+      const int64_t before = block.heads.front().positions[s] + (block.count_query ? 1 : 0);
       const auto a = Floats(row, before).cast<double>();
       const Eigen::ArrayXd gain = a * Floats(importance.row(head).data(), before).cast<double>();
       block.total_attention(h, s) = a.sum();
@@ -132,8 +130,7 @@ void DecodeReplay::run(const std::function<void(const StepBlock&)>& sink) {
     const auto advance = [&](size_t r) { runs[r]->run(full, series[r]); };
     // Threads share runs if there are enough of them, else the heads of each.
     if (static_cast<int>(runs.size()) >= threads())
-      parallel_for(static_cast<int64_t>(runs.size()),
-                   [&](int64_t r) { advance(static_cast<size_t>(r)); });
+      parallel_for(std::ssize(runs), [&](int64_t r) { advance(r); });
     else
       for (size_t r = 0; r < runs.size(); ++r) advance(r);
     std::vector<RetainedSums> sums(runs.size());
@@ -175,8 +172,7 @@ RetainedSums DecodeReplay::sums_of(const DecodeBlock& full, const DecodeSeries& 
   sums.kept_squares = scoped(series.kept_squares, series.guarded_squares);
   sums.total_squares = scoped(full.total_squares, series.guarded_squares);
   for (int64_t s = 0; s < full.steps; ++s) {
-    const int64_t before = full.heads.front().positions[static_cast<size_t>(s)] +
-                           (full.count_query ? 1 : 0);
+    const int64_t before = full.heads.front().positions[s] + (full.count_query ? 1 : 0);
     sums.entries.push_back(static_cast<double>(before * work_.query_heads()));
     for (int64_t h = 0; leave_out && h < work_.query_heads(); ++h)
       sums.entries.back() -= series.guarded_entries(h, s);
@@ -214,8 +210,7 @@ class Entries {
     of_parts.assign(parts_.size(), 0.0);
     for (size_t part = 0; part < parts_.size(); ++part)
       for (const Range inside : parts_[part])
-        for (int64_t x = inside.begin; x < inside.end; ++x)
-          of_parts[part] += gains[static_cast<size_t>(x)];
+        for (int64_t x = inside.begin; x < inside.end; ++x) of_parts[part] += gains[x];
   }
 
   double attention = 0, importance = 0, squares = 0;
@@ -232,8 +227,8 @@ class Entries {
 void DecodeRun::compare(size_t owner, const DecodeBlock& block, int64_t step,
                         DecodeSeries& series) {
   const SlotCache& cache = owners_[owner];
-  const std::span<const int64_t> present(
-      cache.positions().data(), static_cast<size_t>(cache.size() - (block.count_query ? 0 : 1)));
+  const std::span<const int64_t> present(cache.positions().data(),
+                                         cache.size() - (block.count_query ? 0 : 1));
   std::vector<int64_t> guarded;
   for (size_t s = 0; block.leave_out_guarded && s < present.size(); ++s)
     if (is_protected(owner, static_cast<int64_t>(s))) guarded.push_back(present[s]);
@@ -258,75 +253,33 @@ void DecodeRun::compare(size_t owner, const DecodeBlock& block, int64_t step,
   for (int x = 0; x < cache.heads(); ++x) compare_merged(owner, x, block, step, series.merges);
 }
 
-/// One look at each member's attention. Where that is next to nothing, float32 has lost it, and the
-/// logits are summed instead.
-DecodeRun::Members DecodeRun::members_of(const SlotCache& cache, int64_t slot,
-                                         const DecodeBlock& block, int head, int64_t step) const {
-  constexpr double kLostInFloat = 1e-30;
-  const float* full = block.attention(head, step);
-  const auto importance = block.importance->row(head);
-  const auto own = static_cast<uint32_t>(cache.position(slot));
-  Members all;
-  for (const uint32_t entry : cache.members(slot)) {
-    const auto a = static_cast<double>(full[entry]);
-    all.attention += a;
-    if (entry == own) continue;
-    all.merged_attention += a;
-    all.merged_importance += a * static_cast<double>(importance[entry]);
-  }
-  if (all.attention > kLostInFloat) {
-    all.log_mass = std::log(all.attention) + block.log_sum_exp(head, step);
-    return all;
-  }
-  const float* logits = block.logits(head, step);
-  all.log_mass = -std::numeric_limits<double>::infinity();
-  for (const uint32_t entry : cache.members(slot))
-    all.log_mass = log_add(all.log_mass, static_cast<double>(logits[entry]));
-  return all;
-}
-
 void DecodeRun::compare_merged(size_t owner, int x, const DecodeBlock& block, int64_t step,
                                MergeTally& tally) const {
   const SlotCache& cache = owners_[owner];
   const Votes& votes = votes_of(settings_);
   const int head = cache.first_head() + x;
+  const FullRow full{block.attention(head, step), block.logits(head, step),
+                     block.log_sum_exp(head, step)};
+  std::vector<float> value(cache.value_dim());
+  const auto value_of = [&](uint32_t entry) {
+    work_.trace().v.read(cache.first_head() / work_.group_size(), entry, entry + 1, value.data());
+    return std::span<const float>(value);
+  };
   MergeTally::Row sums = tally.row_of(head);
   for (int64_t s = 0; s < cache.size(); ++s) {
     if (cache.members(s).empty()) continue;
-    const Members all = members_of(cache, s, block, head, step);
+    const SlotMembers all = sum_members(cache.members(s), static_cast<uint32_t>(cache.position(s)),
+                                        full, block.importance->row(head));
     sums.add_members(all.merged_attention, all.merged_importance);
     const double logit = scratch_[owner].logits(x, s) + votes.log_weight(cache, s, x);
     sums.add_slot(all.attention, scratch_[owner].attention(x, s), logit - all.log_mass);
-    if (!tally.wants_changes()) continue;
-    const std::vector<double> mean = member_mean(cache, s, block.logits(head, step), all.log_mass);
-    const std::span<const double> v_m(mean);
-    if (all.attention > kNearlyAll) {
-      const int64_t query = work_.info().first_step() + block.first_step + step;
-      const RestAttention rest = rest_attention(work_.backend(), work_.trace(), head, {&query, 1},
-                                                cache.members(s));
-      tally.add_change(head, step,
-                       slot_change_beside(all.log_mass - rest.log_mass[0], logit - all.log_mass,
-                                          v_m, cache.value(s), rest.mean.row(0)));
-      continue;
-    }
-    const std::span<const float> z(block.z(head, step, cache.value_dim()), mean.size());
-    tally.add_change(head, step,
-                     slot_change(all.attention, logit - all.log_mass, v_m, cache.value(s), z));
+    if (tally.wants_changes())
+      sums.add_change(
+          change_by_slot(work_, head, work_.info().first_step() + block.first_step + step, full,
+                         cache.members(s), all.attention, all.log_mass, logit - all.log_mass,
+                         cache.value(s), block.z(head, step, cache.value_dim()), value_of));
   }
   tally.add(head, step, sums);
-}
-
-/// Mean value of a slot's entries, weighted by exp(logit); `together` is the log of their sum.
-std::vector<double> DecodeRun::member_mean(const SlotCache& cache, int64_t slot,
-                                           const float* logits, double together) const {
-  std::vector<double> mean(static_cast<size_t>(cache.value_dim()), 0.0);
-  std::vector<float> value(mean.size());
-  for (const uint32_t entry : cache.members(slot)) {
-    work_.trace().v.read(cache.first_head() / work_.group_size(), entry, entry + 1, value.data());
-    const double weight = std::exp(static_cast<double>(logits[entry]) - together);
-    for (size_t c = 0; c < mean.size(); ++c) mean[c] += weight * static_cast<double>(value[c]);
-  }
-  return mean;
 }
 
 }  // namespace kvsim

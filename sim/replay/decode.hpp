@@ -88,17 +88,6 @@ class DecodeRun {
   void compare(size_t owner, const DecodeBlock& block, int64_t step, DecodeSeries& series);
   void compare_merged(size_t owner, int x, const DecodeBlock& block, int64_t step,
                       MergeTally& tally) const;
-  /// Entries of one slot in the full cache, for one head and step.
-  struct Members {
-    double attention = 0;         ///< of all
-    double log_mass = 0;          ///< ln of the sum of exp(logit)
-    double merged_attention = 0;  ///< of those that the slot took in
-    double merged_importance = 0;
-  };
-  Members members_of(const SlotCache& cache, int64_t slot, const DecodeBlock& block, int head,
-                     int64_t step) const;
-  std::vector<double> member_mean(const SlotCache& cache, int64_t slot, const float* logits,
-                                  double together) const;
   void add_pair(PairMerge pair);
   void follow_pairs(const MergeOwner& owner);
   const float* keys_in_place(size_t owner, int64_t position);

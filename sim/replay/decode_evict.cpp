@@ -11,7 +11,7 @@ Table<double> DecodeRun::grouped_rows(size_t owner) const {
   const SlotCache& cache = owners_[owner];
   const bool layer = group.span() == GroupSpan::layer;
   Table<double> grouped(layer ? cache.heads() : 1, cache.size());
-  std::vector<double> row(static_cast<size_t>(cache.size()));
+  std::vector<double> row(cache.size());
   for (int x = 0; x < cache.heads(); ++x) {
     indicator.slot_row(scratch_[owner].attention.row(x), row);
     if (layer)
@@ -38,13 +38,13 @@ void DecodeRun::update_statistics() {
     return;
   }
   std::vector<double>& by_position = by_position_;
-  by_position.resize(static_cast<size_t>(work_.info().total_len), 0.0);
+  by_position.resize(work_.info().total_len, 0.0);
   for (const SlotCache& cache : owners_)  // no more than what is read below
-    for (const int64_t position : cache.positions()) by_position[static_cast<size_t>(position)] = 0;
+    for (const int64_t position : cache.positions()) by_position[position] = 0;
   for (size_t o = 0; o < owners_.size(); ++o)
     for (int64_t x = 0; x < grouped[o].rows(); ++x)
       for (int64_t s = 0; s < owners_[o].size(); ++s)
-        by_position[static_cast<size_t>(owners_[o].position(s))] += grouped[o](x, s);
+        by_position[owners_[o].position(s)] += grouped[o](x, s);
   for_owners(1, [&](size_t o) { add_row(o, layer_row(o, by_position)); });
 }
 
@@ -52,9 +52,9 @@ void DecodeRun::update_statistics() {
 std::vector<double> DecodeRun::layer_row(size_t owner,
                                          const std::vector<double>& by_position) const {
   std::vector<double> row;
-  row.reserve(static_cast<size_t>(owners_[owner].size()));
+  row.reserve(owners_[owner].size());
   for (const int64_t position : owners_[owner].positions())
-    row.push_back(by_position[static_cast<size_t>(position)] / work_.query_heads());
+    row.push_back(by_position[position] / work_.query_heads());
   return row;
 }
 
@@ -69,7 +69,7 @@ void DecodeRun::find_newest_protected() {
   }
   sinks_ = settings_.count(keys::sinks);
   keeps_prompt_ = settings_.flag(keys::keep_prompt);
-  any_whitelisted_ = std::ranges::find(whitelisted_, 1) != whitelisted_.end();
+  any_whitelisted_ = contains(whitelisted_, 1);
 }
 
 /// Whitelist, sinks, the newest, and with keep_prompt the prompt.
@@ -78,7 +78,7 @@ bool DecodeRun::is_protected(size_t owner, int64_t slot) const {
   const int64_t position = cache.position(slot);
   return slot >= cache.size() - newest_protected_[owner] || position < sinks_ ||
          (position < work_.entries() &&
-          (keeps_prompt_ || (any_whitelisted_ && whitelisted_[static_cast<size_t>(position)])));
+          (keeps_prompt_ || (any_whitelisted_ && whitelisted_[position])));
 }
 
 /// One for each owner, where the indicator looks at queries; they see those of the prompt.
@@ -90,7 +90,7 @@ void DecodeRun::start_scorers() {
   const std::vector<int64_t> stored = stored_queries(work_, segment.positions, false);
   for (const SlotCache& cache : owners_) {
     scorers_.push_back(indicator->follow_queries(work_, settings_, cache.heads()));
-    std::vector<float> query(static_cast<size_t>(cache.key_dim()));
+    std::vector<float> query(cache.key_dim());
     for (size_t j = 0; j < stored.size(); ++j)
       for (int x = 0; x < cache.heads(); ++x) {
         layer.q.read(cache.first_head() + x, stored[j], stored[j] + 1, query.data());
@@ -104,12 +104,12 @@ void DecodeRun::start_memory(const std::vector<std::vector<int64_t>>& evicted) {
   const auto& memory = chosen<Memory>(settings_);
   if (memory.changes_nothing()) return;
   for (size_t o = 0; o < owners_.size(); ++o) {
-    const auto slots = static_cast<size_t>(work_.entries());  // those that leave are erased later
+    const int64_t slots = work_.entries();  // those that leave are erased later
     remembered_.emplace_back(slots, NAN);
     if (evicted[o].empty()) continue;
     std::vector<double> scores(slots);
     scores_[o]->finish(scores);
-    const auto scored = slots - std::min(slots, static_cast<size_t>(window_[o]));
+    const auto scored = slots - std::min(slots, window_[o]);
     smooth_slots(std::span(scores).first(scored));
     memory.level(std::span(scores).first(scored));
     std::ranges::copy(std::span(scores).first(scored), remembered_[o].begin());
@@ -145,7 +145,7 @@ void DecodeRun::score_by_queries(size_t owner, std::vector<double>& scores) cons
     chosen<Group>(settings_).add(x, cache.heads(), row, grouped);
   }
   std::ranges::fill(scores, 0.0);
-  for (size_t k = 0; k < open.size(); ++k) scores[static_cast<size_t>(open[k])] = grouped[k];
+  for (size_t k = 0; k < open.size(); ++k) scores[open[k]] = grouped[k];
 }
 
 void DecodeRun::smooth_slots(std::span<double> scores) const {
@@ -165,7 +165,7 @@ void DecodeRun::pool_scores(size_t owner, std::vector<double>& scores) {
   recall(owner, std::span(scores).first(scored));
   if (redundancy.changes_nothing()) return;
   std::vector<float> keys;
-  keys.reserve(static_cast<size_t>(cache.size() * cache.key_dim()));
+  keys.reserve(cache.size() * cache.key_dim());
   for (int64_t s = 0; s < cache.size(); ++s)
     keys.insert(keys.end(), cache.key(s).begin(), cache.key(s).end());
   std::vector<double> said = redundancy.of_keys(settings_, keys, cache.key_dim());
@@ -177,7 +177,7 @@ void DecodeRun::pool_scores(size_t owner, std::vector<double>& scores) {
 const std::vector<double>& DecodeRun::slot_scores(size_t owner) {
   const SlotCache& cache = owners_[owner];
   std::vector<double>& all = scratch_[owner].scores;
-  all.resize(static_cast<size_t>(cache.size()));
+  all.resize(cache.size());
   if (!scores_.empty()) {
     scores_[owner]->finish(all);
   } else if (!scorers_.empty()) {
@@ -185,7 +185,7 @@ const std::vector<double>& DecodeRun::slot_scores(size_t owner) {
   } else {
     const auto& indicator = dynamic_cast<const ScoresSlots&>(chosen<Indicator>(settings_));
     for (int64_t s = 0; s < cache.size(); ++s)
-      all[static_cast<size_t>(s)] = indicator.slot_score(
+      all[s] = indicator.slot_score(
           {seed_, work_.layer(), cache.owner(), cache.position(s), cache.key(s)});
   }
   pool_scores(owner, all);
@@ -212,8 +212,8 @@ void DecodeRun::unite_scores() {
     std::ranges::copy(slot_scores(o), scores.row(static_cast<int64_t>(o)).begin());
   });
   unite.apply({0, std::max<int64_t>(0, cache.size() - window_.front())}, scores);
-  for (size_t o = 0; o < owners_.size(); ++o)
-    std::ranges::copy(scores.row(static_cast<int64_t>(o)), scratch_[o].scores.begin());
+  for (int64_t o = 0; o < std::ssize(owners_); ++o)
+    std::ranges::copy(scores.row(o), scratch_[o].scores.begin());
   united_ = true;
 }
 
@@ -236,9 +236,7 @@ std::vector<int64_t> DecodeRun::lowest_blocks(size_t owner, const std::vector<in
     const bool whole = std::ranges::lower_bound(open, s) - from == s - first;
     if (!whole || (number + 1) * size - 1 > cache.positions().back()) continue;
     blocks.push_back(
-        {first, s,
-         block_score_of(settings_, std::span(score).subspan(static_cast<size_t>(first),
-                                                            static_cast<size_t>(s - first)))});
+        {first, s, block_score_of(settings_, std::span(score).subspan(first, s - first))});
   }
   std::ranges::stable_sort(blocks, {}, &Block::score);
   std::vector<int64_t> leaving;
@@ -257,9 +255,7 @@ int64_t DecodeRun::lowest(size_t owner) {
   const std::vector<double>& score = scores_of(owner);
   int64_t lowest = -1;
   for (int64_t s = 0; s < end; ++s)
-    if ((lowest < 0 || score[static_cast<size_t>(s)] < score[static_cast<size_t>(lowest)]) &&
-        !is_protected(owner, s))
-      lowest = s;
+    if ((lowest < 0 || score[s] < score[lowest]) && !is_protected(owner, s)) lowest = s;
   return lowest;
 }
 
@@ -274,13 +270,13 @@ std::vector<int64_t> DecodeRun::victims(size_t owner) {
   if (batch == 1 && deviations_.empty() && !in_blocks)
     if (const int64_t slot = lowest(owner); slot >= 0) return {slot};
   std::vector<int64_t> open;
-  open.reserve(static_cast<size_t>(cache.size()));
+  open.reserve(cache.size());
   for (int64_t s = 0; s < cache.size(); ++s)
     if (!is_protected(owner, s)) open.push_back(s);
   if (!deviations_.empty()) {  // of the rest, those of largest deviation (RoCo)
     const int64_t spread = settings_.decimal(keys::std_keep).floor_times(b) -
                            newest_protected(settings_, work_.layer(), b);
-    const auto count = std::clamp<int64_t>(spread, 0, static_cast<int64_t>(open.size()));
+    const auto count = std::clamp<int64_t>(spread, 0, std::ssize(open));
     const SlotStatistic& deviation = *deviations_[owner];
     std::ranges::sort(open, [&](int64_t a, int64_t c) {
       const double x = deviation.score(a);
@@ -297,14 +293,14 @@ std::vector<int64_t> DecodeRun::victims(size_t owner) {
   }
   if (in_blocks)
     if (auto leaving = lowest_blocks(owner, open, batch); !leaving.empty()) return leaving;
-  const auto count = std::min<int64_t>(batch, static_cast<int64_t>(open.size()));
+  const auto count = std::min<int64_t>(batch, std::ssize(open));
   const std::vector<double>& score = scores_of(owner);
   const auto goes_first = [&](int64_t x, int64_t y) {
-    const double a = score[static_cast<size_t>(x)], c = score[static_cast<size_t>(y)];
+    const double a = score[x], c = score[y];
     return a != c ? a < c : x < y;
   };
   std::ranges::partial_sort(open, open.begin() + count, goes_first);
-  open.resize(static_cast<size_t>(count));
+  open.resize(count);
   std::ranges::sort(open);
   return open;
 }
@@ -320,11 +316,10 @@ void DecodeRun::evict() {
     owner.evicted = victims(o);
     if (!merge.uses_attention()) return;
     const Table<double>& attention = scratch_[o].attention;
-    owner.attention.assign(static_cast<size_t>(attention.columns()), 0.0);
+    owner.attention.assign(attention.columns(), 0.0);
     for (int64_t x = 0; x < attention.rows(); ++x)
-      for (size_t s = 0; s < owner.attention.size(); ++s)
-        owner.attention[s] += attention(x, static_cast<int64_t>(s)) /
-                              static_cast<double>(attention.rows());
+      for (int64_t s = 0; s < std::ssize(owner.attention); ++s)
+        owner.attention[s] += attention(x, s) / static_cast<double>(attention.rows());
   });
   const bool nobody = std::ranges::all_of(
       request.owners, [](const MergeOwner& owner) { return owner.evicted.empty(); });

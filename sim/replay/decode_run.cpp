@@ -16,7 +16,7 @@ std::vector<Table<float>> output_slices(const LayerTrace& layer, int first, int 
 
 /// [n] 1: on the record's whitelist.
 std::vector<uint8_t> listed_entries(const TraceInfo& info, const Settings& settings) {
-  std::vector<uint8_t> listed(static_cast<size_t>(info.prompt_len), 0);
+  std::vector<uint8_t> listed(info.prompt_len, 0);
   for (const Range& range :
        resolve_spans(settings.list(keys::whitelist), info.spans, info.prompt_len))
     std::fill(listed.begin() + range.begin, listed.begin() + range.end, uint8_t{1});
@@ -27,18 +27,18 @@ std::vector<uint8_t> listed_entries(const TraceInfo& info, const Settings& setti
 
 const float* DecodeBlock::attention(int head, int64_t step) const {
   const int group = heads.front().heads;
-  return heads[static_cast<size_t>(head / group)].attention_row(head % group, step);
+  return heads[head / group].attention_row(head % group, step);
 }
 const float* DecodeBlock::logits(int head, int64_t step) const {
   const int group = heads.front().heads;
-  return heads[static_cast<size_t>(head / group)].logit_row(head % group, step);
+  return heads[head / group].logit_row(head % group, step);
 }
 double DecodeBlock::log_sum_exp(int head, int64_t step) const {
-  const AttentionBlock& block = heads[static_cast<size_t>(head / heads.front().heads)];
-  return block.log_sum_exp[static_cast<size_t>((head % block.heads) * block.rows + step)];
+  const AttentionBlock& block = heads[head / heads.front().heads];
+  return block.log_sum_exp[(head % block.heads) * block.rows + step];
 }
 const float* DecodeBlock::z(int head, int64_t step, int64_t width) const {
-  const AttentionBlock& block = heads[static_cast<size_t>(head / heads.front().heads)];
+  const AttentionBlock& block = heads[head / heads.front().heads];
   return block.outputs.data() + ((head % block.heads) * block.rows + step) * width;
 }
 
@@ -46,8 +46,8 @@ DecodeSeries::DecodeSeries(int64_t heads, int64_t steps, int64_t width, size_t p
     : kept_attention(heads, steps), kept_importance(heads, steps), guarded_attention(heads, steps),
       guarded_importance(heads, steps), kept_squares(heads, steps), guarded_squares(heads, steps),
       guarded_entries(heads, steps), part_kept(parts, Table<double>(heads, steps)),
-      part_guarded(parts, Table<double>(heads, steps)),
-      delta(static_cast<size_t>(heads * steps * width)), merges(heads, steps) {}
+      part_guarded(parts, Table<double>(heads, steps)), delta(heads * steps * width),
+      merges(heads, steps) {}
 
 DecodeRun::~DecodeRun() = default;
 
@@ -88,22 +88,22 @@ void DecodeRun::start() {
   for (size_t o = 0; weight.needs_outputs() && o < owners_.size(); ++o)
     outputs_[o] = output_slices(work_.trace(), owners_[o].first_head(), owners_[o].heads());
   if (chosen<Normalize>(settings_).per_entry()) {
-    token_weight_.assign(static_cast<size_t>(work_.info().total_len), 0.0);
+    token_weight_.assign(work_.info().total_len, 0.0);
     std::set<int64_t> held;
     for (const SlotCache& cache : owners_)
       held.insert(cache.positions().begin(), cache.positions().end());
     for (const int64_t position : held) sum_over_heads(position);
   }
   for (size_t o = 0; o < owners_.size(); ++o) {
-    weights_[o].resize(static_cast<size_t>(owners_[o].size()));
+    weights_[o].resize(owners_[o].size());
     for (int64_t s = 0; s < owners_[o].size(); ++s) weigh(o, s);
   }
 }
 
 /// Weight of an entry in all heads together, by its own values: other heads may no longer hold it.
 void DecodeRun::sum_over_heads(int64_t position) {
-  std::vector<float> value(static_cast<size_t>(work_.value_dim()));
-  double& sum = token_weight_[static_cast<size_t>(position)];
+  std::vector<float> value(work_.value_dim());
+  double& sum = token_weight_[position];
   sum = 0;
   for (size_t o = 0; o < owners_.size(); ++o) {
     work_.trace().v.read(owners_[o].first_head() / work_.group_size(), position, position + 1,
@@ -115,11 +115,9 @@ void DecodeRun::sum_over_heads(int64_t position) {
 void DecodeRun::weigh(size_t owner, int64_t slot) {
   const SlotCache& cache = owners_[owner];
   double weight = chosen<Weight>(settings_).of_value(cache.value(slot), outputs_[owner]);
-  const double sum = token_weight_.empty()
-                         ? 0
-                         : token_weight_[static_cast<size_t>(cache.position(slot))];
+  const double sum = token_weight_.empty() ? 0 : token_weight_[cache.position(slot)];
   if (sum != 0) weight /= sum;  // a divisor of 0 leaves the score
-  weights_[owner][static_cast<size_t>(slot)] = weight;
+  weights_[owner][slot] = weight;
 }
 
 void DecodeRun::for_owners(int64_t steps, const std::function<void(size_t)>& body) const {
@@ -131,8 +129,7 @@ void DecodeRun::for_owners(int64_t steps, const std::function<void(size_t)>& bod
     for (size_t owner = 0; owner < owners_.size(); ++owner) body(owner);
     return;
   }
-  parallel_for(static_cast<int64_t>(owners_.size()),
-               [&](int64_t owner) { body(static_cast<size_t>(owner)); });
+  parallel_for(std::ssize(owners_), [&](int64_t owner) { body(owner); });
 }
 
 /// Does no owner ask another one for anything? Each then goes through all steps of a block at once,
@@ -151,7 +148,7 @@ void DecodeRun::run(const DecodeBlock& block, DecodeSeries& series) {
   }
   for_owners(block.steps, [&](size_t owner) {
     for (int64_t s = 0; s < block.steps; ++s) {
-      append(owner, block.heads.front().positions[static_cast<size_t>(s)]);
+      append(owner, block.heads.front().positions[s]);
       attend(owner, block, s, series);
       if (!scores_.empty()) add_row(owner, grouped_rows(owner).values());
       drop(owner, victims(owner));
@@ -160,7 +157,7 @@ void DecodeRun::run(const DecodeBlock& block, DecodeSeries& series) {
 }
 
 void DecodeRun::step(const DecodeBlock& block, int64_t step, DecodeSeries& series) {
-  const int64_t position = block.heads.front().positions[static_cast<size_t>(step)];
+  const int64_t position = block.heads.front().positions[step];
   if (!token_weight_.empty()) sum_over_heads(position);
   for_owners(1, [&](size_t owner) {
     append(owner, position);
@@ -198,8 +195,7 @@ const float* DecodeRun::keys_in_place(size_t owner, int64_t position) {
     if (by == 0) continue;
     scratch.rotation.rotate(
         work_.rotation(), by,
-        std::span(moved).subspan(static_cast<size_t>(cache.row(r) * cache.key_dim()),
-                                 static_cast<size_t>(cache.key_dim())));
+        std::span(moved).subspan(cache.row(r) * cache.key_dim(), cache.key_dim()));
   }
   return moved.data();
 }
@@ -289,10 +285,9 @@ void DecodeRun::see_estimates(size_t owner) {
     for (int x = 0; x < cache.heads(); ++x) estimates->see(x, logits.row(x));
     return;
   }
-  std::vector<double> mean(static_cast<size_t>(cache.size()), 0.0);
+  std::vector<double> mean(cache.size(), 0.0);
   for (int x = 0; x < cache.heads(); ++x)
-    for (size_t s = 0; s < mean.size(); ++s)
-      mean[s] += logits(x, static_cast<int64_t>(s)) / cache.heads();
+    for (int64_t s = 0; s < std::ssize(mean); ++s) mean[s] += logits(x, s) / cache.heads();
   estimates->see(0, mean);
 }
 

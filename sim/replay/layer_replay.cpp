@@ -212,18 +212,16 @@ void PeriodicReplay::replay_epoch(const PeriodicPolicies::Planned& planned, Epoc
       if (moved.output_steps)
         for (int64_t& step : *moved.output_steps) step += epoch.first_step;
       for (OutcomeBlock view : block.outcomes)
-        for (const ReplayCell cell : replay.outcomes()[static_cast<size_t>(view.outcome)].cells) {
+        for (const ReplayCell cell : replay.outcomes()[view.outcome].cells) {
           OutcomeBlock& own = moved.outcomes.emplace_back(view);
-          own.outcome = number_[r][static_cast<size_t>(cell.budget)];
+          own.outcome = number_[r][cell.budget];
         }
       sink(moved);
     });
     if (epochs) epochs(work, replay, r, epoch.first_step);
   }
   for (const ReplayOutcome& seen : replay.outcomes())
-    for (const ReplayCell cell : seen.cells)
-      note(seen, outcomes_[static_cast<size_t>(number_[r][static_cast<size_t>(cell.budget)])],
-           epoch);
+    for (const ReplayCell cell : seen.cells) note(seen, outcomes_[number_[r][cell.budget]], epoch);
 }
 
 /// Reports the state of an outcome after the last compression so far.

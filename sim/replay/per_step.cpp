@@ -18,7 +18,7 @@ std::vector<uint32_t> chosen_entries(const Settings& settings, std::span<const d
   std::partial_sort(order.begin(), order.begin() + most, order.end(), [&](uint32_t a, uint32_t b) {
     return scores[a] != scores[b] ? scores[a] > scores[b] : a > b;
   });
-  order.resize(static_cast<size_t>(most));
+  order.resize(most);
   order.insert(order.begin(), sure.begin(), sure.end());
   std::ranges::fill(in, uint8_t{0});
   std::vector<uint32_t> set;
@@ -28,7 +28,7 @@ std::vector<uint32_t> chosen_entries(const Settings& settings, std::span<const d
     if (left-- == 0) break;
     const Range block = block_of(settings, entry, n);
     for (int64_t i = block.begin; i < block.end; ++i) {
-      in[static_cast<size_t>(i)] = 1;
+      in[i] = 1;
       set.push_back(static_cast<uint32_t>(i));
     }
   }
@@ -99,16 +99,14 @@ class BlockReplay {
                                                  kept.places[owner]);
       for (int x = 0; x < count; ++x)
         measure(block.attention_row(x0 + x, row), head0 + x, step, set, guarded, results_[b]);
-      attend(block.positions[static_cast<size_t>(row)], step, head0, queries, set,
-             results_[b].delta);
+      attend(block.positions[row], step, head0, queries, set, results_[b].delta);
       if (step + 1 == work_.info().steps()) results_[b].last.owners[owner] = std::move(set);
     }
   }
 
   void add_importance(const float* attention, int head, std::span<double> out) const {
-    for (size_t i = 0; i < out.size(); ++i)
-      out[i] += static_cast<double>(attention[i]) *
-                static_cast<double>(weight(head, static_cast<int64_t>(i)));
+    for (int64_t i = 0; i < std::ssize(out); ++i)
+      out[i] += static_cast<double>(attention[i]) * static_cast<double>(weight(head, i));
   }
 
   /// Sums of one query head at one step.
@@ -124,9 +122,9 @@ class BlockReplay {
                           static_cast<double>(weight(head, entry));
       kept_importance += gain;
       kept_squares += gain * gain;
-      for (size_t part = 0; part < parts_.size(); ++part)
+      for (int64_t part = 0; part < std::ssize(parts_); ++part)
         if (std::ranges::any_of(parts_[part], [&](Range range) { return range.contains(entry); }))
-          result.part_kept(static_cast<int64_t>(part), step) += gain;
+          result.part_kept(part, step) += gain;
     }
     result.kept_attention(head, step) = kept_attention;
     result.kept_importance(head, step) = kept_importance;
@@ -142,8 +140,8 @@ class BlockReplay {
     if (kept == n) return;  // nothing is lost
     Table<float> keys(kept, d), values(kept, width), outputs(heads, width);
     for (int64_t r = 0; r < kept; ++r) {
-      std::ranges::copy(keys_.row(set[static_cast<size_t>(r)]), keys.row(r).begin());
-      std::ranges::copy(values_.row(set[static_cast<size_t>(r)]), values.row(r).begin());
+      std::ranges::copy(keys_.row(set[r]), keys.row(r).begin());
+      std::ranges::copy(values_.row(set[r]), values.row(r).begin());
     }
     SlotRows rows;
     rows.heads = heads;
@@ -187,16 +185,14 @@ std::vector<PerStepResult> replay_per_step(LayerWork& work, const Settings& sett
     results[b].kept_attention = Table<double>(heads, steps);
     results[b].kept_importance = Table<double>(heads, steps);
     results[b].kept_squares = Table<double>(heads, steps);
-    results[b].part_kept = Table<double>(static_cast<int64_t>(input.parts.size()), steps);
-    results[b].delta.resize(static_cast<size_t>(heads * steps * work.value_dim()));
+    results[b].part_kept = Table<double>(std::ssize(input.parts), steps);
+    results[b].delta.resize(heads * steps * work.value_dim());
     results[b].last = *kept[b];
   }
   BlockReplay replay(work, settings, kept, input, results);
-  AttentionPass pass;
-  pass.positions =
-      std::span(work.info().query_position).subspan(static_cast<size_t>(work.info().first_step()));
-  pass.look_ahead = true;
-  pass.columns = work.info().total_len;
+  const AttentionPass pass{.positions = work.info().later_queries(),
+                           .look_ahead = true,
+                           .columns = work.info().total_len};
   for_each_attention_block(work, pass, [&](const AttentionBlock& block, int64_t first_row) {
     replay.run(block, first_row);
   });

@@ -14,7 +14,7 @@ uint64_t hash_of(const OwnerSets& owners) {
 
 int64_t size_of(const OwnerSets& owners) {
   int64_t size = 0;
-  for (const auto& owner : owners) size += static_cast<int64_t>(owner.size());
+  for (const auto& owner : owners) size += std::ssize(owner);
   return size;
 }
 
@@ -33,7 +33,7 @@ void append_band(const std::vector<uint32_t>& previous, const std::vector<uint32
                  KeptChain& chain) {
   std::set_difference(set.begin(), set.end(), previous.begin(), previous.end(),
                       std::back_inserter(chain.order));
-  chain.end.push_back(static_cast<int64_t>(chain.order.size()));
+  chain.end.push_back(std::ssize(chain.order));
 }
 
 }  // namespace
@@ -53,7 +53,7 @@ int PlanBuilder::add(std::shared_ptr<const OwnerSets> owners, bool per_query_hea
 }
 
 bool PlanBuilder::is_everything(const Wanted& wanted) const {
-  return wanted.size == entries_ * static_cast<int64_t>(wanted.owners->size());
+  return wanted.size == entries_ * std::ssize(*wanted.owners);
 }
 
 PlanBuilder::Plans PlanBuilder::build() const {
@@ -95,8 +95,8 @@ PlanBuilder::Plans PlanBuilder::build() const {
     for (const size_t handle : chain) result.set[handle] = next_set++;
     result.plans.push_back(std::move(plan));
   }
-  parallel_for(static_cast<int64_t>(owners.size()), [&](int64_t at) {
-    const auto [plan, o] = owners[static_cast<size_t>(at)];
+  parallel_for(std::ssize(owners), [&](int64_t at) {
+    const auto [plan, o] = owners[at];
     static const std::vector<uint32_t> kNothing;
     const std::vector<uint32_t>* below = &kNothing;
     for (const size_t handle : chains[plan]) {

@@ -18,7 +18,7 @@ bool same_change(const Settings& a, const Settings& b) {
 std::shared_ptr<const OwnerSets> without(const OwnerSets* from, const OwnerSets& guarded,
                                          int64_t entries) {
   auto rest = std::make_shared<OwnerSets>(guarded.size());
-  std::vector<uint32_t> all(static_cast<size_t>(entries));
+  std::vector<uint32_t> all(entries);
   for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<uint32_t>(i);
   for (size_t o = 0; o < guarded.size(); ++o) {
     const auto& source = from == nullptr ? all : (*from)[o];
@@ -48,7 +48,7 @@ std::shared_ptr<const OwnerSets> within(const OwnerSets* from, size_t owners,
 /// Adds a table [Hq][steps] of sums, over its heads, to a row.
 void add_heads(const Table<double>& heads, std::span<double> row) {
   for (int64_t h = 0; h < heads.rows(); ++h)
-    for (size_t s = 0; s < row.size(); ++s) row[s] += heads(h, static_cast<int64_t>(s));
+    for (int64_t s = 0; s < std::ssize(row); ++s) row[s] += heads(h, s);
 }
 
 Table<double> added(const Table<double>& a, const Table<double>& b) {
@@ -207,20 +207,20 @@ double PrefillReplay::flops() const {
 
 RetainedSums PrefillReplay::sums_of(const ReplayOutcome& outcome, const ReplayBlock& block) const {
   const auto set_of = [&](int handle) {
-    return handle < 0 ? PlanBuilder::Plans::kEverything : plans_.set[static_cast<size_t>(handle)];
+    return handle < 0 ? PlanBuilder::Plans::kEverything : plans_.set[handle];
   };
   const int kept = set_of(outcome.share_handle);
   const int total = set_of(outcome.total_handle);
   const auto attention = [&](int set) -> const Table<double>& {
-    return set < 0 ? block.prompt_attention : block.kept_attention[static_cast<size_t>(set)];
+    return set < 0 ? block.prompt_attention : block.kept_attention[set];
   };
   const auto importance = [&](int set) -> const Table<double>& {
-    return set < 0 ? block.prompt_importance : block.kept_importance[static_cast<size_t>(set)];
+    return set < 0 ? block.prompt_importance : block.kept_importance[set];
   };
   const auto parts = [&](const std::vector<int>& handles) {
-    Table<double> sums(static_cast<int64_t>(options_.parts.size()), block.steps);
-    for (size_t part = 0; part < handles.size(); ++part)
-      add_heads(importance(set_of(handles[part])), sums.row(static_cast<int64_t>(part)));
+    Table<double> sums(std::ssize(options_.parts), block.steps);
+    for (int64_t part = 0; part < std::ssize(handles); ++part)
+      add_heads(importance(set_of(handles[part])), sums.row(part));
     return sums;
   };
   RetainedSums sums = {attention(kept),
@@ -247,7 +247,7 @@ void PrefillReplay::on_block(const ReplayBlock& block, WholeRun& whole, const Si
   const int64_t width = work_.value_dim();
   const bool second_pass = needs_second_pass();
   if (second_pass && whole.z.empty()) {
-    whole.z.resize(static_cast<size_t>(heads * steps * width));
+    whole.z.resize(heads * steps * width);
     whole.later_attention = whole.later_importance = Table<double>(heads, steps);
   }
   if (second_pass) {
@@ -259,13 +259,11 @@ void PrefillReplay::on_block(const ReplayBlock& block, WholeRun& whole, const Si
   }
   StepBlock out{block.first_step, block.steps, &block, {}, block.output_steps};
   std::vector<RetainedSums> sums(outcomes_.size());  // outlives the pointers in `out`
-  parallel_for(std::ssize(outcomes_), [&](int64_t o) {
-    sums[static_cast<size_t>(o)] = sums_of(outcomes_[static_cast<size_t>(o)], block);
-  });
+  parallel_for(std::ssize(outcomes_), [&](int64_t o) { sums[o] = sums_of(outcomes_[o], block); });
   for (size_t o = 0; o < outcomes_.size(); ++o) {
     const ReplayOutcome& outcome = outcomes_[o];
     if (outcome.changed || outcome.kept->chosen_per_step) {
-      const auto parts = static_cast<int64_t>(options_.parts.size());
+      const auto parts = std::ssize(options_.parts);
       auto& kept = whole.sums.try_emplace(o, no_sums(heads, steps, parts)).first->second;
       append(sums[o], block.first_step, kept);
       continue;
@@ -273,8 +271,8 @@ void PrefillReplay::on_block(const ReplayBlock& block, WholeRun& whole, const Si
     OutcomeBlock view;
     view.outcome = static_cast<int>(o);
     if (outcome.shares_defined) view.sums = &sums[o];
-    const int set = plans_.set[static_cast<size_t>(outcome.kept_handle)];
-    if (set >= 0) view.delta = block.delta[static_cast<size_t>(set)];
+    const int set = plans_.set[outcome.kept_handle];
+    if (set >= 0) view.delta = block.delta[set];
     out.outcomes.push_back(view);
   }
   sink(out);

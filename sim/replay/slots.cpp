@@ -29,11 +29,11 @@ LayerSlots slots_of(const LayerWork& work, const KeptSets& kept) {
     }
     const auto& entries = kept.owners[o];
     OwnerSlots owner;
-    owner.k = Table<float>(static_cast<int64_t>(entries.size()), keys.columns());
-    owner.v = Table<float>(static_cast<int64_t>(entries.size()), values.columns());
-    for (size_t r = 0; r < entries.size(); ++r) {
-      std::ranges::copy(keys.row(entries[r]), owner.k.row(static_cast<int64_t>(r)).begin());
-      std::ranges::copy(values.row(entries[r]), owner.v.row(static_cast<int64_t>(r)).begin());
+    owner.k = Table<float>(std::ssize(entries), keys.columns());
+    owner.v = Table<float>(std::ssize(entries), values.columns());
+    for (int64_t r = 0; r < std::ssize(entries); ++r) {
+      std::ranges::copy(keys.row(entries[r]), owner.k.row(r).begin());
+      std::ranges::copy(values.row(entries[r]), owner.v.row(r).begin());
     }
     slots.owners.push_back(std::move(owner));
   }
@@ -68,11 +68,11 @@ void rotate_to_cache_positions(const LayerWork& work, const KeptSets& kept, Laye
   RotationMemory rotation;
   for (size_t o = 0; o < kept.owners.size(); ++o) {
     const auto& entries = kept.owners[o];
-    const int64_t shift = work.entries() - static_cast<int64_t>(entries.size());
-    for (size_t r = 0; r < entries.size(); ++r) {
-      const int64_t moved = static_cast<int64_t>(r) + shift - static_cast<int64_t>(entries[r]);
+    const int64_t shift = work.entries() - std::ssize(entries);
+    for (int64_t r = 0; r < std::ssize(entries); ++r) {
+      const int64_t moved = r + shift - static_cast<int64_t>(entries[r]);
       if (moved == 0) continue;
-      rotation.rotate(work.rotation(), moved, slots.owners[o].k.row(static_cast<int64_t>(r)));
+      rotation.rotate(work.rotation(), moved, slots.owners[o].k.row(r));
     }
   }
 }
@@ -122,7 +122,7 @@ void SlotAttention::run(const LayerSlots& slots, int64_t first, int64_t steps, f
                      {later_k_[kv].data(), later_v_[kv].data(), later_k_[kv].rows()}};
     int64_t* const ends = seen.data() + o * static_cast<size_t>(steps);
     for (int64_t s = 0; s < steps; ++s)
-      ends[s] = own.k.rows() + info.query_position[static_cast<size_t>(row0 + s)] - n + 1;
+      ends[s] = own.k.rows() + info.query_position[row0 + s] - n + 1;
     rows.seen = ends;
     rows.outputs = out + first_head * steps * work_.value_dim();
     if (softmax == nullptr) continue;
@@ -139,9 +139,7 @@ namespace {
 bool rounds_entries(const LayerWork& work, const KeptSets& kept, const Settings& settings) {
   const Quantize& rounding = quantizer(settings);
   return std::any_of(kept.owners.begin(), kept.owners.end(), [&](const auto& owner) {
-    return rounding
-               .count(settings, static_cast<int64_t>(owner.size()), work.trace().k.dim(2),
-                      work.value_dim())
+    return rounding.count(settings, std::ssize(owner), work.trace().k.dim(2), work.value_dim())
                .numbers > 0;
   });
 }
@@ -149,9 +147,8 @@ bool rounds_entries(const LayerWork& work, const KeptSets& kept, const Settings&
 }  // namespace
 
 bool leaves_out_entries(const LayerWork& work, const KeptSets& kept) {
-  return std::any_of(kept.owners.begin(), kept.owners.end(), [&](const auto& owner) {
-    return static_cast<int64_t>(owner.size()) < work.entries();
-  });
+  return std::any_of(kept.owners.begin(), kept.owners.end(),
+                     [&](const auto& owner) { return std::ssize(owner) < work.entries(); });
 }
 
 bool changes_entries(const LayerWork& work, const KeptSets& kept, const Settings& settings) {
@@ -177,64 +174,54 @@ const std::vector<AttentionBlock>& FullAttention::rows(int64_t first, int64_t st
   const Range wanted{first, first + steps};
   if (wanted == steps_) return blocks_;
   steps_ = wanted;
-  blocks_.resize(static_cast<size_t>(work_.kv_heads()));
+  blocks_.resize(work_.kv_heads());
   AttentionRequest request;
-  request.rows.resize(static_cast<size_t>(steps));
+  request.rows.resize(steps);
   std::iota(request.rows.begin(), request.rows.end(), work_.info().first_step() + first);
   request.columns = work_.entries();
   request.logits = true;
   for (request.kv_head = 0; request.kv_head < work_.kv_heads(); ++request.kv_head)
-    work_.backend().attention(work_.trace(), request,
-                              blocks_[static_cast<size_t>(request.kv_head)]);
+    work_.backend().attention(work_.trace(), request, blocks_[request.kv_head]);
   return blocks_;
 }
 
-namespace {
-
-double column_sum(const Table<double>& table, int64_t column) {
+double MergeTally::sum(double MergeSums::*part, int64_t step) const {
   double sum = 0;
-  for (int64_t r = 0; r < table.rows(); ++r) sum += table(r, column);
+  for (int64_t h = 0; h < sums_.rows(); ++h) sum += sums_(h, step).*part;
   return sum;
 }
 
-}  // namespace
-
-MergeTally::MergeTally(int64_t heads, int64_t steps, bool changes)
-    : sag_(heads, steps), shift_(heads, steps), defect_sum_(heads, steps), slots_(heads, steps),
-      attention_(heads, steps), importance_(heads, steps), defects_(static_cast<size_t>(heads)) {
-  if (changes) value_part_ = mass_part_ = Table<double>(heads, steps);
+double MergeTally::slot_mean(double MergeSums::*part, int64_t step) const {
+  const double count = sum(&MergeSums::slots, step);
+  return count > 0 ? sum(part, step) / count : kUndefined;
 }
-
-void MergeTally::add(int64_t head, int64_t step, const Row& row) {
-  sag_(head, step) += row.sag_;
-  shift_(head, step) += row.shift_;
-  defect_sum_(head, step) += row.defect_sum_;
-  slots_(head, step) += row.slots_;
-  attention_(head, step) += row.attention_;
-  importance_(head, step) += row.importance_;
-}
-
-double MergeTally::sag(int64_t step) const {
-  return column_sum(sag_, step) / static_cast<double>(sag_.rows());
-}
-
-double MergeTally::shift(int64_t step) const {
-  return column_sum(shift_, step) / static_cast<double>(shift_.rows());
-}
-
-double MergeTally::slot_mean(const Table<double>& sums, int64_t step) const {
-  const double count = column_sum(slots_, step);
-  return count > 0 ? column_sum(sums, step) / count : std::numeric_limits<double>::quiet_NaN();
-}
-
-double MergeTally::defect(int64_t step) const { return slot_mean(defect_sum_, step); }
-double MergeTally::value_part(int64_t step) const { return slot_mean(value_part_, step); }
-double MergeTally::mass_part(int64_t step) const { return slot_mean(mass_part_, step); }
 
 std::vector<double> MergeTally::defects() const {
   std::vector<double> all;
   for (const Defects& head : defects_)
     all.insert(all.end(), head.of_head.begin(), head.of_head.end());
+  return all;
+}
+
+/// One look at each member's attention. Where that is next to nothing, float32 has lost it, and the
+/// logits are summed instead.
+SlotMembers sum_members(std::span<const uint32_t> members, uint32_t own, const FullRow& full,
+                        std::span<const float> importance) {
+  constexpr double kLostInFloat = 1e-30;
+  SlotMembers all;
+  for (const uint32_t entry : members) {
+    const auto a = static_cast<double>(full.attention[entry]);
+    all.attention += a;
+    if (entry == own) continue;
+    all.merged_attention += a;
+    all.merged_importance += a * importance[entry];
+  }
+  if (all.attention > kLostInFloat) {
+    all.log_mass = std::log(all.attention) + full.log_sum_exp;
+    return all;
+  }
+  all.log_mass = -std::numeric_limits<double>::infinity();
+  for (const uint32_t entry : members) all.log_mass = log_add(all.log_mass, full.logits[entry]);
   return all;
 }
 
@@ -248,10 +235,8 @@ MergeWatcher::MergeWatcher(LayerWork& work, const std::vector<SlotCache>& owners
     for (int64_t s = 0; s < cache.size(); ++s) {
       if (cache.members(s).empty()) continue;
       owner.slot.push_back(s);
-      for (const uint32_t entry : cache.members(s)) {
-        owner.member.push_back(entry);
-        owner.own.push_back(entry == cache.position(s));
-      }
+      owner.own.push_back(static_cast<uint32_t>(cache.position(s)));
+      owner.member.insert(owner.member.end(), cache.members(s).begin(), cache.members(s).end());
       owner.end.push_back(owner.member.size());
     }
   }
@@ -259,84 +244,45 @@ MergeWatcher::MergeWatcher(LayerWork& work, const std::vector<SlotCache>& owners
     values_.push_back(work.values(kv));
 }
 
-std::span<const uint32_t> MergeWatcher::members(const Owner& owner, size_t slot) const {
-  const size_t begin = slot == 0 ? 0 : owner.end[slot - 1];
-  return std::span(owner.member).subspan(begin, owner.end[slot] - begin);
-}
-
 void MergeWatcher::see(int64_t first, int64_t steps, const SlotSoftmax& softmax) {
   const std::vector<AttentionBlock>& all = full_.rows(first, steps);
   parallel_for(work_.query_heads(), [&](int64_t h) {
     const auto head = static_cast<int>(h);
-    const AttentionBlock& full = all[static_cast<size_t>(head / work_.group_size())];
+    const AttentionBlock& full = all[head / work_.group_size()];
     const int x = head % work_.group_size();
     const SlotSoftmax::Logits& own = softmax.owners[owner_of(head)];
     tally_.expect(head, steps * std::ssize(owners_[owner_of(head)].slot));
     for (int64_t s = 0; s < steps; ++s)
-      see_row({head, first + s, full.attention_row(x, s), full.logit_row(x, s),
-               full.log_sum_exp[static_cast<size_t>(x * steps + s)],
-               own.row(head % heads_per_owner_ * steps + s), softmax.log_sum_exp(h, s)});
+      see_row({head,
+               first + s,
+               {full.attention_row(x, s), full.logit_row(x, s), full.log_sum_exp[x * steps + s]},
+               own.row(head % heads_per_owner_ * steps + s),
+               softmax.log_sum_exp(h, s)});
   });
 }
 
-/// One look at each member's attention. Where that is next to nothing, float32 has lost it, and the
-/// logits are summed instead.
 void MergeWatcher::see_row(const Row& row) {
-  constexpr double kLostInFloat = 1e-30;
-  const Owner& owner = owners_[owner_of(row.head)];
-  const auto weight = importance_.row(row.head);
-  MergeTally::Row sums = tally_.row_of(row.head);
-  size_t m = 0;
-  for (size_t x = 0; x < owner.slot.size(); ++x) {
-    double all = 0, merged = 0, gain = 0;
-    for (; m < owner.end[x]; ++m) {
-      const uint32_t entry = owner.member[m];
-      const auto a = static_cast<double>(row.attention[entry]);
-      all += a;
-      if (owner.own[m]) continue;
-      merged += a;
-      gain += a * static_cast<double>(weight[entry]);
-    }
-    sums.add_members(merged, gain);
-    double together = std::log(all) + row.full_log_sum_exp;
-    if (all <= kLostInFloat) {
-      together = -std::numeric_limits<double>::infinity();
-      for (const uint32_t entry : members(owner, x))
-        together = log_add(together, static_cast<double>(row.full_logits[entry]));
-    }
-    const auto slot = static_cast<double>(row.logits[owner.slot[x]]);
-    sums.add_slot(all, std::exp(slot - row.log_sum_exp), slot - together);
-    if (tally_.wants_changes()) see_change(row, x, together, slot - together);
-  }
-  tally_.add(row.head, row.step, sums);
-}
-
-/// Change of the head's output by merged slot number `slot` of its owner.
-void MergeWatcher::see_change(const Row& row, size_t slot, double together, double defect) {
   const size_t o = owner_of(row.head);
   const Owner& owner = owners_[o];
-  const Table<float>& values = values_[static_cast<size_t>(row.head / work_.group_size())];
-  std::vector<double> mean(static_cast<size_t>(work_.value_dim()), 0.0);
-  for (const uint32_t entry : members(owner, slot)) {
-    const double weight = std::exp(static_cast<double>(row.full_logits[entry]) - together);
-    const auto value = values.row(entry);
-    for (size_t c = 0; c < mean.size(); ++c) mean[c] += weight * static_cast<double>(value[c]);
+  const auto weight = importance_.row(row.head);
+  MergeTally::Row sums = tally_.row_of(row.head);
+  size_t begin = 0;
+  for (size_t x = 0; x < owner.slot.size(); begin = owner.end[x++]) {
+    const auto members = std::span(owner.member).subspan(begin, owner.end[x] - begin);
+    const SlotMembers all = sum_members(members, owner.own[x], row.full, weight);
+    sums.add_members(all.merged_attention, all.merged_importance);
+    const double slot = row.logits[owner.slot[x]], defect = slot - all.log_mass;
+    sums.add_slot(all.attention, std::exp(slot - row.log_sum_exp), defect);
+    if (!tally_.wants_changes()) continue;
+    const Table<float>& values = values_[row.head / work_.group_size()];
+    sums.add_change(
+        change_by_slot(work_, row.head, work_.info().first_step() + row.step, row.full, members,
+                       std::exp(all.log_mass - row.full.log_sum_exp), all.log_mass, defect,
+                       slots_.owners[o].v.row(owner.slot[x]),
+                       z_.data() + (row.head * work_.info().steps() + row.step) * work_.value_dim(),
+                       [&](uint32_t entry) { return values.row(entry); }));
   }
-  const std::span<const float> value = slots_.owners[o].v.row(owner.slot[slot]);
-  const double attention = std::exp(together - row.full_log_sum_exp);
-  if (attention > kNearlyAll) {
-    const int64_t query = work_.info().first_step() + row.step;
-    const RestAttention rest = rest_attention(work_.backend(), work_.trace(), row.head, {&query, 1},
-                                              members(owner, slot));
-    tally_.add_change(row.head, row.step,
-                      slot_change_beside<float>(together - rest.log_mass[0], defect, mean, value,
-                                                rest.mean.row(0)));
-    return;
-  }
-  const std::span<const float> z(
-      z_.data() + (row.head * work_.info().steps() + row.step) * work_.value_dim(), mean.size());
-  tally_.add_change(row.head, row.step,
-                    slot_change<float, float>(attention, defect, mean, value, z));
+  tally_.add(row.head, row.step, sums);
 }
 
 }  // namespace kvsim

@@ -92,80 +92,119 @@ class FullAttention {
   std::vector<AttentionBlock> blocks_;
 };
 
+/// Sums over merged slots (two or more entries): of one head at one step.
+struct MergeSums {
+  double sag = 0, shift = 0, defect = 0, slots = 0;
+  double attention = 0, importance = 0;  ///< of the full cache, on entries part of another's slot
+  double value_part = 0, mass_part = 0;  ///< what slots change of the output, where it is wanted
+};
+
 /// Effect of merging on the attention at some steps (metrics.md 3). Different query heads may be
 /// added in parallel; each adds its steps in ascending order.
 class MergeTally {
  public:
   /// `changes`: what slots change of the output is wanted, too.
-  MergeTally(int64_t heads, int64_t steps, bool changes = false);
+  MergeTally(int64_t heads, int64_t steps, bool changes = false)
+      : changes_(changes), sums_(heads, steps), defects_(heads) {}
 
-  bool wants_changes() const { return !value_part_.empty(); }
+  bool wants_changes() const { return changes_; }
 
   /// Room for so many more slots of a head.
   void expect(int64_t head, int64_t slots) {
-    std::vector<float>& defects = defects_[static_cast<size_t>(head)].of_head;
-    defects.reserve(defects.size() + static_cast<size_t>(slots));
+    std::vector<float>& defects = defects_[head].of_head;
+    defects.reserve(defects.size() + slots);
   }
-  /// Merged slots (two or more entries) of a head at one step, added up before they are stored.
+  /// Merged slots of a head at one step, added up before they are stored.
   class Row {
    public:
     /// Attention of the full cache on the members of one, attention of the compressed cache on the
     /// slot, and the log-mass defect in nats.
     void add_slot(double members, double slot, double defect) {
-      sag_ += members - slot;
-      shift_ += std::fabs(members - slot);
-      defect_sum_ += defect;
-      slots_ += 1;
+      sums_.sag += members - slot;
+      sums_.shift += std::fabs(members - slot);
+      sums_.defect += defect;
+      sums_.slots += 1;
       defects_.push_back(static_cast<float>(defect));
     }
     /// Entries that are part of another's slot: their attention and importance in the full cache.
     void add_members(double attention, double importance) {
-      attention_ += attention;
-      importance_ += importance;
+      sums_.attention += attention;
+      sums_.importance += importance;
+    }
+    /// Change of the head's output by a slot that was added.
+    void add_change(const SlotChange& change) {
+      sums_.value_part += change.value_part;
+      sums_.mass_part += change.mass_part;
     }
 
    private:
     friend class MergeTally;
     explicit Row(std::vector<float>& defects) : defects_(defects) {}
 
-    double sag_ = 0, shift_ = 0, defect_sum_ = 0, slots_ = 0, attention_ = 0, importance_ = 0;
+    MergeSums sums_;
     std::vector<float>& defects_;
   };
-  Row row_of(int64_t head) { return Row(defects_[static_cast<size_t>(head)].of_head); }
-  void add(int64_t head, int64_t step, const Row& row);
-  /// Change of the head's output by a slot that was added.
-  void add_change(int64_t head, int64_t step, const SlotChange& change) {
-    value_part_(head, step) += change.value_part;
-    mass_part_(head, step) += change.mass_part;
-  }
+  Row row_of(int64_t head) { return Row(defects_[head].of_head); }
+  void add(int64_t head, int64_t step, const Row& row) { sums_(head, step) = row.sums_; }
 
-  int64_t steps() const { return sag_.columns(); }
-  double sag(int64_t step) const;  ///< (1/Hq) sum over heads and merged slots
-  double shift(int64_t step) const;
-  double defect(int64_t step) const;      ///< mean over heads and merged slots; NaN without any
-  std::vector<double> defects() const;    ///< all of them, head by head
-  double value_part(int64_t step) const;  ///< means over heads and merged slots, as the defect
-  double mass_part(int64_t step) const;
-  const Table<double>& member_attention() const { return attention_; }  ///< [Hq][steps]
-  const Table<double>& member_importance() const { return importance_; }
+  /// Over query heads.
+  double sum(double MergeSums::*part, int64_t step) const;
+  double mean(double MergeSums::*part, int64_t step) const {
+    return sum(part, step) / sums_.rows();
+  }
+  /// Over heads and merged slots; NaN without any.
+  double slot_mean(double MergeSums::*part, int64_t step) const;
+  std::vector<double> defects() const;  ///< of all slots, head by head
 
  private:
-  double slot_mean(const Table<double>& sums, int64_t step) const;
-
-  Table<double> sag_;
-  Table<double> shift_;
-  Table<double> defect_sum_;
-  Table<double> slots_;
-  Table<double> attention_;
-  Table<double> importance_;
-  Table<double> value_part_;  // empty unless wanted
-  Table<double> mass_part_;
+  bool changes_;
+  Table<MergeSums> sums_;  ///< [Hq][steps]
   /// In a cache line of its own: heads are added side by side.
   struct alignas(64) Defects {
     std::vector<float> of_head;
   };
   std::vector<Defects> defects_;
 };
+
+/// One query of one head in the full cache.
+struct FullRow {
+  const float* attention = nullptr;  ///< [n]
+  const float* logits = nullptr;
+  double log_sum_exp = 0;
+};
+
+/// Entries of one slot in the full cache, for one head and query.
+struct SlotMembers {
+  double attention = 0;         ///< of all
+  double log_mass = 0;          ///< ln of the sum of exp(logit)
+  double merged_attention = 0;  ///< of those that the slot took in
+  double merged_importance = 0;
+};
+/// `own`: the entry at whose position the slot sits; `importance`: weight of each entry.
+SlotMembers sum_members(std::span<const uint32_t> members, uint32_t own, const FullRow& full,
+                        std::span<const float> importance);
+
+/// Change of one head's output at a stored query by one merged slot, whose value is `slot`.
+/// `attention`: of the full cache on its members; `defect`: its log-mass defect; `z`: [dv] output
+/// of the full cache. `value_of(entry)` [dv].
+template <class ValueOf>
+SlotChange change_by_slot(const LayerWork& work, int head, int64_t query, const FullRow& full,
+                          std::span<const uint32_t> members, double attention, double log_mass,
+                          double defect, std::span<const float> slot, const float* z,
+                          const ValueOf& value_of) {
+  std::vector<double> mean(slot.size(), 0.0);  // of the members, by exp(logit)
+  for (const uint32_t entry : members) {
+    const double weight = std::exp(full.logits[entry] - log_mass);
+    const std::span<const float> value = value_of(entry);
+    for (size_t c = 0; c < mean.size(); ++c) mean[c] += weight * value[c];
+  }
+  if (attention <= kNearlyAll)
+    return slot_change<float, float>(attention, defect, mean, slot, {z, mean.size()});
+  const RestAttention rest = rest_attention(work.backend(), work.trace(), head, {&query, 1},
+                                            members);
+  return slot_change_beside<float>(log_mass - rest.log_mass[0], defect, mean, slot,
+                                   rest.mean.row(0));
+}
 
 /// Compares merged slots with their members in the full cache. Everything given must outlive it.
 class MergeWatcher {
@@ -184,21 +223,17 @@ class MergeWatcher {
     std::vector<int64_t> slot;     ///< merged slots
     std::vector<size_t> end;       ///< of each one's members in `member`
     std::vector<uint32_t> member;  ///< entries
-    std::vector<uint8_t> own;      ///< 1: the entry at whose position the slot sits
+    std::vector<uint32_t> own;     ///< the entry at whose position each slot sits
   };
-  /// One query of one head: the full cache's attention and logits, and its own on the slots.
+  /// One query of one head: in the full cache, and its own logits on the slots.
   struct Row {
     int head = 0;
     int64_t step = 0;
-    const float* attention = nullptr;  ///< [n]
-    const float* full_logits = nullptr;
-    double full_log_sum_exp = 0;
-    const float* logits = nullptr;  ///< of the slots
+    FullRow full;
+    const float* logits = nullptr;
     double log_sum_exp = 0;
   };
-  std::span<const uint32_t> members(const Owner& owner, size_t slot) const;
   void see_row(const Row& row);
-  void see_change(const Row& row, size_t slot, double together, double defect);
   size_t owner_of(int head) const { return static_cast<size_t>(head / heads_per_owner_); }
 
   LayerWork& work_;

@@ -42,7 +42,7 @@ std::vector<Range> resolve_spans(const std::vector<std::string>& items,
   for (const std::string& item : items) {
     const auto named = std::find(names.begin(), names.end(), item);
     if (named != names.end()) {
-      const Span& span = spans[static_cast<size_t>(named - names.begin())];
+      const Span& span = spans[named - names.begin()];
       ranges.push_back({span.begin, span.end});
     } else if (const auto range = as_range(item)) {
       if (range->begin >= entries)

@@ -34,12 +34,12 @@ struct Segment {
   std::vector<int64_t> probe_tokens;
 
   int64_t prompt_rows() const {  ///< queries of the trace itself
-    return rows_before + static_cast<int64_t>(positions.size()) + rows_after;
+    return rows_before + std::ssize(positions) + rows_after;
   }
-  int64_t probe_rows() const { return static_cast<int64_t>(probe_tokens.size()); }
+  int64_t probe_rows() const { return std::ssize(probe_tokens); }
   int64_t rows() const { return prompt_rows() + probe_rows(); }  ///< M
   /// Queries that see something here.
-  int64_t own_rows() const { return static_cast<int64_t>(positions.size()) + probe_rows(); }
+  int64_t own_rows() const { return std::ssize(positions) + probe_rows(); }
 };
 
 /// Candidates of one layer in the order of policies.md 10: score, then (tie=raw) the score without
@@ -71,7 +71,7 @@ struct ScoredLayer {
   /// By tie=raw or not, once they are made; they point into the tables of this object.
   std::map<bool, Ranking> ranking, ranking_unweighted;
 
-  int64_t entries() const { return static_cast<int64_t>(candidate.size()); }
+  int64_t entries() const { return std::ssize(candidate); }
   int64_t owners() const { return score.rows(); }
 };
 

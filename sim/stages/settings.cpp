@@ -202,7 +202,7 @@ bool is_integer(std::string_view text) {
 
 std::string canonical_word(const Parameter& p, std::string_view typed) {
   const auto words = allowed_words(p);
-  if (std::ranges::find(words, typed) == words.end()) refuse(p, typed, did_you_mean(typed, words));
+  if (!contains(words, typed)) refuse(p, typed, did_you_mean(typed, words));
   return std::string(typed);
 }
 

@@ -24,10 +24,9 @@ class SlotTile {
     first_ = first;
     count_ = count;
     slots_ = owner.slots();
-    m_.seen.assign(static_cast<size_t>(count), slots_);
+    m_.seen.assign(count, slots_);
     if (owner.seen != nullptr)
-      for (int64_t r = 0; r < count; ++r)
-        m_.seen[static_cast<size_t>(r)] = owner.seen[(first + r) % owner.rows];
+      for (int64_t r = 0; r < count; ++r) m_.seen[r] = owner.seen[(first + r) % owner.rows];
     few_ = count <= kFewRows && depth_ % kPad == 0;
     if (few_)
       run_few();
@@ -64,8 +63,8 @@ class SlotTile {
   }
 
   void run_few() {
-    m_.shift.resize(static_cast<size_t>(count_));
-    m_.mass.resize(static_cast<size_t>(count_));
+    m_.shift.resize(count_);
+    m_.mass.resize(count_);
     float* const e = m_.exponentials.reserve(slots_ * count_ + kPad);
     for (int64_t r = 0; r < count_; ++r) run_row(r, e);
     if (owner_->outputs == nullptr) return;
@@ -81,7 +80,7 @@ class SlotTile {
 
   /// Logits of query `r` of the tile, and their exponentials: column r of e[slots][queries].
   void run_row(int64_t r, float* e) {
-    const int64_t row = first_ + r, seen = m_.seen[static_cast<size_t>(r)];
+    const int64_t row = first_ + r, seen = m_.seen[r];
     float* const query = m_.queries.reserve(depth_);
     std::copy_n(owner_->queries + row * depth_, depth_, query);
     kernels_.scale_row(query, depth_, static_cast<float>(layer_.scale));
@@ -94,8 +93,8 @@ class SlotTile {
                   kMinusInfinity);
     if (!wants_softmax()) return;
     const float top = kernels_.maximum(x, seen);
-    const float shift = m_.shift[static_cast<size_t>(r)] = top == kMinusInfinity ? 0 : top;
-    m_.mass[static_cast<size_t>(r)] = kernels_.exp_row(x, seen, shift, x);
+    const float shift = m_.shift[r] = top == kMinusInfinity ? 0 : top;
+    m_.mass[r] = kernels_.exp_row(x, seen, shift, x);
     if (owner_->attention != nullptr)
       std::fill_n(std::copy_n(x, seen, owner_->attention + row * slots_), slots_ - seen, 0.0f);
     if (owner_->outputs == nullptr) return;
@@ -104,7 +103,7 @@ class SlotTile {
   }
 
   void row_scores(const SlotSegment& segment, int64_t count, int64_t head, float* out) {
-    m_.products.assign(static_cast<size_t>(count), 0.0);
+    m_.products.assign(count, 0.0);
     kernels_.fold(segment.keys, count, depth_, m_.queries.data(), m_.products.data());
     std::ranges::transform(m_.products, out, [](double x) { return static_cast<float>(x); });
     if (layer_.softcap > 0) kernels_.softcap(out, count, static_cast<float>(layer_.softcap));
@@ -137,8 +136,8 @@ class SlotTile {
 
   void add(const SlotSegment& segment, int64_t before, int64_t slot, int64_t count) {
     for (int64_t r = 0; r < ld_; ++r)
-      m_.last[static_cast<size_t>(r)] = static_cast<int32_t>(
-          r < count_ ? std::min(m_.seen[static_cast<size_t>(r)] - before - slot, count) - 1 : -1);
+      m_.last[r] = static_cast<int32_t>(r < count_ ? std::min(m_.seen[r] - before - slot, count) - 1
+                                                   : -1);
     std::ranges::fill(m_.maximum, kMinusInfinity);
     ScoreTask task{};
     task.k = segment.keys + slot * depth_;
@@ -197,14 +196,13 @@ class SlotTile {
   /// Brings the shift of each query near its largest logit so far, and its sums with it.
   void raise_shifts() {
     for (int64_t r = 0; r < count_; ++r) {
-      const auto at = static_cast<size_t>(r);
-      const bool empty = m_.mass[at] == 0;
-      const float top = m_.maximum[at];
-      if (top == kMinusInfinity || !(empty || top > m_.shift[at] + kSlack)) continue;
-      const double factor = std::exp(static_cast<double>(m_.shift[at]) - static_cast<double>(top));
-      m_.shift[at] = top;
+      const bool empty = m_.mass[r] == 0;
+      const float top = m_.maximum[r];
+      if (top == kMinusInfinity || !(empty || top > m_.shift[r] + kSlack)) continue;
+      const double factor = std::exp(static_cast<double>(m_.shift[r]) - static_cast<double>(top));
+      m_.shift[r] = top;
       if (empty) continue;
-      m_.mass[at] *= factor;
+      m_.mass[r] *= factor;
       kernels_.scale_row(m_.sums.data() + r * stride_, stride_, static_cast<float>(factor));
     }
   }
@@ -223,8 +221,8 @@ class SlotTile {
 
   /// Writes the results of query `row` of the owner, query `r` of the tile.
   void finish(int64_t row, int64_t r) {
-    const auto shift = static_cast<double>(m_.shift[static_cast<size_t>(r)]);
-    double total = m_.mass[static_cast<size_t>(r)];
+    const auto shift = static_cast<double>(m_.shift[r]);
+    double total = m_.mass[r];
     const double sink = owner_->sinks == nullptr
                             ? -std::numeric_limits<double>::infinity()
                             : static_cast<double>(owner_->sinks[row / owner_->rows]);
@@ -232,8 +230,7 @@ class SlotTile {
     if (owner_->log_sum_exp != nullptr)
       owner_->log_sum_exp[row] = log_sum_with_sink(shift, total, sink);
     const double divisor = total > 0 ? total : 1;  // nothing is seen
-    if (owner_->attention != nullptr)
-      finish_attention(row, m_.shift[static_cast<size_t>(r)], divisor);
+    if (owner_->attention != nullptr) finish_attention(row, m_.shift[r], divisor);
     if (owner_->outputs == nullptr) return;
     const float* const sums = m_.sums.data() + r * stride_;
     for (int64_t c = 0; c < width_; ++c)
@@ -274,7 +271,7 @@ void cpu_attend(const Kernels& kernels, const LayerTrace& layer, std::span<const
   }
   parallel_for(std::ssize(tiles), [&](int64_t t) {
     std::unique_ptr<AttendMemory> memory = memories.take();
-    const Tile& tile = tiles[static_cast<size_t>(t)];
+    const Tile& tile = tiles[t];
     SlotTile(kernels, layer, *memory).run(*tile.owner, tile.first, tile.count);
     memories.give(std::move(memory));
   });

@@ -49,22 +49,22 @@ class AttentionTile {
     ld_ = padded(padded(count, kRowStep), kPad);
     const int64_t d = operands_.depth();
     std::vector<QueryRow> queries;
-    row_.assign(static_cast<size_t>(count), Row{});
+    row_.assign(count, Row{});
     keys_ = {std::numeric_limits<int64_t>::max(), 0};
     for (int64_t r = 0; r < count; ++r) {
-      Row& row = row_[static_cast<size_t>(r)];
+      Row& row = row_[r];
       row.index = first + r;
       const int64_t at = row.index % block_.rows;
-      queries.push_back({block_.kv_head * block_.heads + row.index / block_.rows,
-                         request_.rows[static_cast<size_t>(at)]});
-      row.visible = visible_keys(layer_, block_.positions[static_cast<size_t>(at)]);
+      queries.push_back(
+          {block_.kv_head * block_.heads + row.index / block_.rows, request_.rows[at]});
+      row.visible = visible_keys(layer_, block_.positions[at]);
       keys_.begin = std::min(keys_.begin, row.visible.begin);
       keys_.end = std::max(keys_.end, row.visible.end);
     }
     keys_.begin = keys_.begin / kKeyBlock * kKeyBlock;
     operands_.load_queries(queries, ld_, queries_.reserve(d * ld_));
     const int64_t blocks = (keys_.end - keys_.begin + kKeyBlock - 1) / kKeyBlock;
-    shifts_.assign(static_cast<size_t>(count * blocks), 0.0f);
+    shifts_.assign(count * blocks, 0.0f);
     scores_.reserve(ld_ * kKeyBlock);
     transposed_.reserve(d * kKeyStride);
   }
@@ -79,7 +79,7 @@ class AttentionTile {
     multiply(queries_.data(), ld_, rows_, transposed_.data(), kKeyStride, d, columns,
              scores_.data(), kKeyBlock);
     for (int64_t r = 0; r < rows_; ++r) {
-      Row& row = row_[static_cast<size_t>(r)];
+      Row& row = row_[r];
       const int64_t begin = std::max(key, row.visible.begin);
       const int64_t end = std::min(key + count, row.visible.end);
       if (begin < end) block_row(row, r, key, {begin, end});
@@ -107,15 +107,15 @@ class AttentionTile {
   }
 
   void finish_row(int64_t r) {
-    const Row& row = row_[static_cast<size_t>(r)];
+    const Row& row = row_[r];
     const int64_t head = block_.kv_head * block_.heads + row.index / block_.rows;
     double total = row.sum;
     const double shift = static_cast<double>(row.shift);
     const double sink = layer_.attention_sink.empty()
                             ? -std::numeric_limits<double>::infinity()
-                            : static_cast<double>(layer_.attention_sink[static_cast<size_t>(head)]);
+                            : static_cast<double>(layer_.attention_sink[head]);
     total += sink_mass(sink, shift);
-    block_.log_sum_exp[static_cast<size_t>(row.index)] = log_sum_with_sink(shift, total, sink);
+    block_.log_sum_exp[row.index] = log_sum_with_sink(shift, total, sink);
     const Range visible{std::min(row.visible.begin, block_.columns),
                         std::min(row.visible.end, block_.columns)};
     float* const a = block_.attention.data() + row.index * block_.columns;
@@ -131,26 +131,25 @@ class AttentionTile {
   }
 
   float& shift_of(int64_t r, int64_t key) {
-    return shifts_[static_cast<size_t>((key - keys_.begin) / kKeyBlock * rows_ + r)];
+    return shifts_[(key - keys_.begin) / kKeyBlock * rows_ + r];
   }
 
   /// z of the tile's rows: scores once more, key-major, with the final shift.
   void outputs() {
     const int64_t dv = layer_.value_dim(), ldv = padded(dv, kPad);
     const int64_t acc_rows = padded(rows_, kRowStep);
-    std::vector<float> acc(static_cast<size_t>(acc_rows * ldv), 0.0f);
-    std::vector<float> shift(static_cast<size_t>(ld_), 0.0f), maximum(static_cast<size_t>(ld_));
-    std::vector<double> mass(static_cast<size_t>(ld_), 0.0);
-    std::vector<int32_t> last(static_cast<size_t>(ld_), 0);
-    for (int64_t r = 0; r < rows_; ++r)
-      shift[static_cast<size_t>(r)] = row_[static_cast<size_t>(r)].shift;
+    std::vector<float> acc(acc_rows * ldv, 0.0f);
+    std::vector<float> shift(ld_, 0.0f), maximum(ld_);
+    std::vector<double> mass(ld_, 0.0);
+    std::vector<int32_t> last(ld_, 0);
+    for (int64_t r = 0; r < rows_; ++r) shift[r] = row_[r].shift;
     Scratch<float> value_buffer;
     scores_.reserve(kKeyBlock * ld_ + kPad);
     for (int64_t key = keys_.begin; key < keys_.end; key += kKeyBlock) {
       const int64_t count = std::min(kKeyBlock, keys_.end - key);
       for (int64_t r = 0; r < rows_; ++r)
-        last[static_cast<size_t>(r)] = static_cast<int32_t>(
-            std::clamp<int64_t>(row_[static_cast<size_t>(r)].visible.end - 1 - key, -1, count));
+        last[r] = static_cast<int32_t>(
+            std::clamp<int64_t>(row_[r].visible.end - 1 - key, -1, count));
       ScoreTask task = operands_.task(
           operands_.load_keys(block_.kv_head, key, key + count, keys_buffer_), count,
           queries_.data(), ld_);
@@ -172,18 +171,17 @@ class AttentionTile {
       kernels_.product(product);
     }
     for (int64_t r = 0; r < rows_; ++r) {
-      const Row& row = row_[static_cast<size_t>(r)];
-      const double log_sum = block_.log_sum_exp[static_cast<size_t>(row.index)];
+      const Row& row = row_[r];
+      const double log_sum = block_.log_sum_exp[row.index];
       const float factor = static_cast<float>(std::exp(static_cast<double>(row.shift) - log_sum));
       for (int64_t c = 0; c < dv; ++c)
-        block_.outputs[static_cast<size_t>(row.index * dv + c)] =
-            acc[static_cast<size_t>(r * ldv + c)] * factor;
+        block_.outputs[row.index * dv + c] = acc[r * ldv + c] * factor;
     }
   }
 
   void hide_before_window(int64_t key, int64_t count) {
     for (int64_t r = 0; r < rows_; ++r) {
-      const int64_t hidden = row_[static_cast<size_t>(r)].visible.begin - key;
+      const int64_t hidden = row_[r].visible.begin - key;
       for (int64_t i = 0; i < std::min(hidden, count); ++i)
         scores_.data()[i * ld_ + r] = kMinusInfinity;
     }
@@ -219,9 +217,9 @@ void cpu_attention(const Kernels& kernels, const LayerTrace& layer, const Attent
   const int64_t tiles = std::max((rows + kTileRows - 1) / kTileRows,
                                  std::min<int64_t>(threads(), rows / kLeastRows));
   const int64_t height = (rows + tiles - 1) / tiles;
-  std::vector<std::unique_ptr<AttentionTile>> workers(static_cast<size_t>(threads()));
+  std::vector<std::unique_ptr<AttentionTile>> workers(threads());
   parallel_for(tiles, [&](int64_t t) {
-    auto& worker = workers[static_cast<size_t>(thread_index())];
+    auto& worker = workers[thread_index()];
     if (worker == nullptr) worker = std::make_unique<AttentionTile>(kernels, layer, request, block);
     worker->run(t * height, std::min(height, rows - t * height));
   });

@@ -25,8 +25,8 @@ class SumTile {
     choose(rows);
     for (int64_t head = heads.begin; head < heads.end; ++head) {
       start(head);
-      for (size_t run = 0; run < shifts_.size(); ++run) score(static_cast<int64_t>(run));
-      for (int64_t r = 0; r < count_; ++r) share_[static_cast<size_t>(r)] = 1 / total(r);
+      for (int64_t run = 0; run < std::ssize(shifts_); ++run) score(run);
+      for (int64_t r = 0; r < count_; ++r) share_[r] = 1 / total(r);
       for (size_t run = 0; run < shifts_.size(); ++run) add_run(run, heads, sums);
     }
     for (const size_t s : wanted_)
@@ -34,15 +34,13 @@ class SumTile {
   }
 
  private:
-  int64_t position(int64_t r) const {
-    return layer_.info->query_position[static_cast<size_t>(first_ + r)];
-  }
+  int64_t position(int64_t r) const { return layer_.info->query_position[first_ + r]; }
 
   /// Stored queries from the first to the last one of these, and the sums that count any.
   void choose(Range rows) {
     rows_ = rows;
-    first_ = request_.rows[static_cast<size_t>(rows.begin)] / kPad * kPad;
-    count_ = request_.rows[static_cast<size_t>(rows.end - 1)] + 1 - first_;
+    first_ = request_.rows[rows.begin] / kPad * kPad;
+    count_ = request_.rows[rows.end - 1] + 1 - first_;
     ld_ = padded(count_, kPad);
     keys_ = position(count_ - 1) + 1;
     wanted_.clear();
@@ -51,9 +49,8 @@ class SumTile {
                       request_.sums[s].weights.begin() + rows.end,
                       [](double weight) { return weight != 0; }))
         wanted_.push_back(s);
-    last_.assign(static_cast<size_t>(ld_), static_cast<int32_t>(keys_));
-    for (int64_t r = 0; r < count_; ++r)
-      last_[static_cast<size_t>(r)] = static_cast<int32_t>(position(r));
+    last_.assign(ld_, static_cast<int32_t>(keys_));
+    for (int64_t r = 0; r < count_; ++r) last_[r] = static_cast<int32_t>(position(r));
   }
 
   void start(int64_t head) {
@@ -65,15 +62,15 @@ class SumTile {
     memory_.scores.reserve(keys_ * ld_);
     if (std::ranges::any_of(request_.sums, &AttentionSum::of_groups))
       memory_.accumulators.reserve(keys_ * ld_);
-    share_.assign(static_cast<size_t>(ld_), 0.0);
-    shifts_.assign(static_cast<size_t>((keys_ + kKeys - 1) / kKeys), {});
-    mass_.assign(static_cast<size_t>(ld_), 0.0);
+    share_.assign(ld_, 0.0);
+    shifts_.assign((keys_ + kKeys - 1) / kKeys, {});
+    mass_.assign(ld_, 0.0);
   }
 
   /// Exp-scores of one run of keys, under the shift that each row has by then.
   void score(int64_t run) {
     const int64_t key = run * kKeys, keys = std::min(kKeys, keys_ - key);
-    std::vector<float> maximum(static_cast<size_t>(ld_), kMinusInfinity);
+    std::vector<float> maximum(ld_, kMinusInfinity);
     std::vector<int32_t> visible(last_);
     for (int32_t& last : visible) last -= static_cast<int32_t>(key);
     const int64_t kv_head = head_ / layer_.info->group_size();
@@ -86,7 +83,7 @@ class SumTile {
     const auto ahead = stored_rows(layer_.k, kv_head, key + keys,
                                    std::min(key + keys + kKeys, keys_));
     task.ahead = ahead.data();
-    task.ahead_bytes = static_cast<int64_t>(ahead.size());
+    task.ahead_bytes = std::ssize(ahead);
     kernels_.scores(task);
     if (run == 0) shift_ = maximum;
     for (size_t r = 0; r < maximum.size(); ++r) {
@@ -94,25 +91,24 @@ class SumTile {
       mass_[r] *= std::exp(static_cast<double>(shift_[r]) - static_cast<double>(maximum[r]));
       shift_[r] = maximum[r];
     }
-    shifts_[static_cast<size_t>(run)] = shift_;
+    shifts_[run] = shift_;
     kernels_.exponentiate(task.s, keys, ld_, shift_.data(), nullptr, mass_.data(), nullptr);
   }
 
   double total(int64_t r) const {
-    double total = mass_[static_cast<size_t>(r)];
+    double total = mass_[r];
     if (!layer_.attention_sink.empty())
-      total += sink_mass(static_cast<double>(layer_.attention_sink[static_cast<size_t>(head_)]),
-                         static_cast<double>(shift_[static_cast<size_t>(r)]));
+      total += sink_mass(static_cast<double>(layer_.attention_sink[head_]),
+                         static_cast<double>(shift_[r]));
     return total;
   }
 
   /// values[row of the tile], 0 for rows that the request does not name.
   template <class T>
   const T* of_rows(const std::vector<double>& values, std::vector<T>& out) const {
-    out.assign(static_cast<size_t>(ld_), T{});
+    out.assign(ld_, T{});
     for (int64_t j = rows_.begin; j < rows_.end; ++j)
-      out[static_cast<size_t>(request_.rows[static_cast<size_t>(j)] - first_)] = static_cast<T>(
-          values[static_cast<size_t>(j)]);
+      out[request_.rows[j] - first_] = static_cast<T>(values[j]);
     return out.data();
   }
 
@@ -229,22 +225,22 @@ std::vector<Table<double>> cpu_attention_sums(const Kernels& kernels, const Shap
   const int64_t parts = (kTasks + heads - 1) / heads;
   const bool groups = std::ranges::any_of(request.sums, &AttentionSum::of_groups);
   const int64_t together = groups ? heads / kv_heads : 1;
-  std::vector<std::vector<Table<double>>> partial(static_cast<size_t>(parts));
+  std::vector<std::vector<Table<double>>> partial(parts);
   parallel_for(parts, [&](int64_t part) {  // memory is new: it costs
-    partial[static_cast<size_t>(part)] = zeros();
+    partial[part] = zeros();
   });
-  memory.resize(static_cast<size_t>(threads()));
+  memory.resize(threads());
   std::vector<std::unique_ptr<SumTile>> workers(memory.size());
   parallel_for(heads / together * parts, [&](int64_t task) {
-    const size_t thread = static_cast<size_t>(thread_index());
+    const size_t thread = thread_index();
     auto& worker = workers[thread];
     if (worker == nullptr)
       worker = std::make_unique<SumTile>(kernels, shapes, layer, request, memory[thread]);
     const int64_t part = task * together / heads;
     const int64_t head = task % (heads / together) * together;
     for (const Range& tile : tiles)
-      if (request.rows[static_cast<size_t>(tile.begin)] / height % parts == part)
-        worker->run({head, head + together}, tile, partial[static_cast<size_t>(part)]);
+      if (request.rows[tile.begin] / height % parts == part)
+        worker->run({head, head + together}, tile, partial[part]);
   });
   std::vector<Table<double>>& out = partial.front();
   for (size_t s = 0; s < out.size(); ++s)

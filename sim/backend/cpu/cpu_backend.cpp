@@ -53,17 +53,16 @@ ScoreOperands::ScoreOperands(const Kernels& kernels, const LayerTrace& layer)
 
 void ScoreOperands::load_queries(std::span<const QueryRow> rows, int64_t ld, float* qt) const {
   const Tensor& q = layer_.q;
-  std::vector<float> query(static_cast<size_t>(depth_));
+  std::vector<float> query(depth_);
   std::fill(qt, qt + depth_ * ld, 0.0f);
-  for (size_t r = 0; r < rows.size(); ++r) {
+  for (int64_t r = 0; r < std::ssize(rows); ++r) {
     if (pairs()) {
       std::memcpy(query.data(), q.row(rows[r].head, rows[r].row), query.size() * sizeof(float));
     } else {
       q.read(rows[r].head, rows[r].row, rows[r].row + 1, query.data());
       for (float& x : query) x *= scale_;
     }
-    for (int64_t j = 0; j < depth_; ++j)
-      qt[j * ld + static_cast<int64_t>(r)] = query[static_cast<size_t>(j)];
+    for (int64_t j = 0; j < depth_; ++j) qt[j * ld + r] = query[j];
   }
 }
 

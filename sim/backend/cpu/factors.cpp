@@ -30,9 +30,8 @@ void load_output_columns(const LayerTrace& layer, int64_t head, int64_t c, int64
 }
 
 std::vector<const float*> row_places(const float* x, int64_t rows, int64_t width) {
-  std::vector<const float*> places(static_cast<size_t>(padded(rows, kPlaceStep)));
-  for (size_t r = 0; r < places.size(); ++r)
-    places[r] = x + std::min(static_cast<int64_t>(r), rows - 1) * width;
+  std::vector<const float*> places(padded(rows, kPlaceStep));
+  for (int64_t r = 0; r < std::ssize(places); ++r) places[r] = x + std::min(r, rows - 1) * width;
   return places;
 }
 
@@ -49,12 +48,11 @@ void output_grams(const Kernels& kernels, const LayerTrace& layer,
   const auto of_head = [&](int head) {
     return loaded.data() + (std::ranges::find(heads, head) - heads.begin()) * kDepthRun * ld;
   };
-  std::vector<std::vector<double>> sums(pairs.size(),
-                                        std::vector<double>(static_cast<size_t>(n * n), 0.0));
+  std::vector<std::vector<double>> sums(pairs.size(), std::vector<double>(n * n, 0.0));
   for (int64_t c = 0; c < width; c += kDepthRun) {
     const int64_t columns = std::min(kDepthRun, width - c);
     parallel_for(std::ssize(heads), [&](int64_t at) {
-      const int head = heads[static_cast<size_t>(at)];
+      const int head = heads[at];
       load_transposed(kernels, layer, head, c, columns, ld, of_head(head));
     });
     parallel_for(std::ssize(pairs) * blocks, [&](int64_t task) {
@@ -67,20 +65,20 @@ void output_grams(const Kernels& kernels, const LayerTrace& layer,
                          columns, wide, product.data(), n);
       for (int64_t r = 0; r < height; ++r)
         for (int64_t j = 0; j < wide; ++j)
-          sums[number][static_cast<size_t>((first + r) * n + j)] += product.data()[r * n + j];
+          sums[number][(first + r) * n + j] += product.data()[r * n + j];
     });
   }
   for (size_t p = 0; p < pairs.size(); ++p)
     for (int64_t i = 0; i < dv; ++i)
       for (int64_t j = 0; j < dv; ++j) {
         const bool mirrored = pairs[p].head_a == pairs[p].head_b && j > i;
-        pairs[p].gram[i * dv + j] = sums[p][static_cast<size_t>(mirrored ? j * n + i : i * n + j)];
+        pairs[p].gram[i * dv + j] = sums[p][mirrored ? j * n + i : i * n + j];
       }
 }
 
 OutputFactors::OutputFactors(const Kernels& kernels, const LayerTrace& layer)
     : kernels_(&kernels), dv_(layer.value_dim()), ld_(padded(dv_, kPad)) {
-  const size_t heads = static_cast<size_t>(layer.info->num_query_heads);
+  const size_t heads = layer.info->num_query_heads;
   factors_.assign(heads * static_cast<size_t>(dv_ * ld_), 0.0f);
   triangular_.assign(heads, 0);
   parallel_for(layer.info->num_query_heads, [&](int64_t head) { factorise(head, layer); });
@@ -91,7 +89,7 @@ void OutputFactors::factorise(int64_t head, const LayerTrace& layer) {
   const HeadPair itself{static_cast<int>(head), static_cast<int>(head), gram.data(), nullptr};
   output_grams(*kernels_, layer, {&itself, 1});
   const GramFactor factor = factor_of_gram(gram);
-  triangular_[static_cast<size_t>(head)] = factor.triangular ? 1 : 0;
+  triangular_[head] = factor.triangular ? 1 : 0;
   float* const out = factors_.data() + head * dv_ * ld_;
   for (int64_t k = 0; k < dv_; ++k)
     for (int64_t c = 0; c < dv_; ++c) out[k * ld_ + c] = static_cast<float>(factor.r(c, k));
@@ -107,7 +105,7 @@ void OutputFactors::add_squares(int64_t head, const float* x, int64_t rows, doub
   task.ldb = task.columns = ld_;
   task.depth = dv_;
   task.squares = true;
-  task.lower = triangular_[static_cast<size_t>(head)] != 0;  // R is upper: f[k][c] = 0 for c > k
+  task.lower = triangular_[head] != 0;  // R is upper: f[k][c] = 0 for c > k
   task.sums = sums;
   kernels_->norms(task);
 }
@@ -135,14 +133,60 @@ class UpperFactor {
     }
   }
 
-  void load() const;
+  void load() const {
+    const int64_t runs = (depth_ + kJointDepth - 1) / kJointDepth;
+    parallel_for(layer_.info->num_query_heads * runs, [&](int64_t task) {
+      const int64_t head = task / runs, c = task % runs * kJointDepth;
+      const int64_t columns = std::min(kJointDepth, depth_ - c);
+      Scratch<float> rows(dv_ * kJointDepth);
+      load_output_columns(layer_, head, c, columns, kJointDepth, rows.data());
+      kernels_.transpose(rows.data(), dv_, columns, kJointDepth, row(c) + head * dv_, ld_);
+    });
+    for (int64_t r = 0; r < depth_; ++r) std::fill(row(r) + size_, row(r + 1), 0.0f);
+  }
+
   /// The columns of a panel; `block` takes their block on the diagonal, transposed.
-  void factorise(int64_t panel, float* block);
+  void factorise(int64_t panel, float* block) {
+    Reflections& reflections = of(panel);
+    float* const v = reflections.v.data();
+    const int64_t count = height(panel), length = depth_ - panel;
+    for (int64_t i = 0; i < kJointPanel; ++i)
+      std::fill(v + i * ldv_ + (i < count ? length : 0), v + (i + 1) * ldv_, 0.0f);
+    kernels_.transpose(row(panel) + panel, length, count, ld_, v, ldv_);
+    float tau[kJointPanel] = {};
+    std::fill_n(block, count * kJointPanel, 0.0f);
+    kernels_.reflect({.x = v,
+                      .ld = ldv_,
+                      .count = count,
+                      .length = length,
+                      .tau = tau,
+                      .r = block,
+                      .ldr = kJointPanel});
+    if (panel + kJointPanel >= size_) return;
+    kernels_.transpose(v, kJointPanel, length, ldv_, reflections.vt.data(), kJointPanel);
+    join(reflections, length, tau);
+  }
+
   /// Takes from the columns behind a panel what they have along it, and factorises the next one,
   /// whose columns come first, beside the rest.
-  void go_on(int64_t panel, float* block_of_next);
+  void go_on(int64_t panel, float* block_of_next) {
+    const int64_t next = panel + kJointPanel, end = padded(size_, kPad);
+    const int64_t rest = std::min(next + kJointPanel, end);
+    parallel_for(1 + (end - rest + kJointColumns - 1) / kJointColumns, [&](int64_t task) {
+      const int64_t c = rest + (task - 1) * kJointColumns;
+      if (task > 0) return apply(panel, {c, std::min(c + kJointColumns, end)});
+      apply(panel, {next, rest});
+      factorise(next, block_of_next);
+    });
+  }
+
   /// Rows of R behind the block on the diagonal, as columns of L: [K - panel - kJointPanel].
-  void copy_to(int64_t panel, float* out) const;
+  void copy_to(int64_t panel, float* out) const {
+    const int64_t from = panel + kJointPanel;
+    if (from < size_)
+      kernels_.transpose(row(panel) + from, kJointPanel, size_ - from, ld_, out, kJointPanel);
+  }
+
   int64_t height(int64_t panel) const { return std::min(kJointPanel, size_ - panel); }
 
  private:
@@ -155,8 +199,36 @@ class UpperFactor {
   float* row(int64_t r) const { return a_ + r * ld_; }
   /// Of one panel, while those of the next are made.
   Reflections& of(int64_t panel) { return reflections_[panel / kJointPanel % 2]; }
-  void join(Reflections& reflections, int64_t length, const float* tau) const;
-  void apply(int64_t panel, Range columns);
+  /// -T, upper triangular, column by column (LAPACK's larft).
+  void join(Reflections& reflections, int64_t length, const float* tau) const {
+    float products[kJointPanel * kJointPanel];
+    const float* const vt = reflections.vt.data();
+    kernels_.multiply(vt, kJointPanel, kJointPanel, vt, kJointPanel, length, kJointPanel, products,
+                      kJointPanel);
+    float* const t = reflections.t;
+    std::fill_n(t, kJointPanel * kJointPanel, 0.0f);
+    for (int64_t c = 0; c < kJointPanel; ++c) {
+      for (int64_t k = 0; k < c; ++k) {
+        const float factor = tau[c] * products[k * kJointPanel + c];
+        for (int64_t r = 0; r <= k; ++r) t[r * kJointPanel + c] -= factor * t[r * kJointPanel + k];
+      }
+      t[c * kJointPanel + c] = -tau[c];
+    }
+  }
+
+  void apply(int64_t panel, Range columns) {
+    const Reflections& reflections = of(panel);
+    const int64_t length = depth_ - panel, count = columns.size();
+    float* const a = row(panel) + columns.begin;
+    Scratch<float> along(2 * kJointPanel * kJointColumns);
+    float* const taken = along.data() + kJointPanel * kJointColumns;
+    kernels_.multiply(reflections.vt.data(), kJointPanel, kJointPanel, a, ld_, length, count,
+                      along.data(), kJointColumns);
+    kernels_.multiply(reflections.t, kJointPanel, kJointPanel, along.data(), kJointColumns,
+                      kJointPanel, count, taken, kJointColumns);
+    kernels_.add_multiply(reflections.v.data(), ldv_, length, taken, kJointColumns, kJointPanel,
+                          count, a, ld_);
+  }
 
   const Kernels& kernels_;
   const LayerTrace& layer_;
@@ -164,87 +236,6 @@ class UpperFactor {
   float* a_;
   Reflections reflections_[2];
 };
-
-void UpperFactor::load() const {
-  const int64_t runs = (depth_ + kJointDepth - 1) / kJointDepth;
-  parallel_for(layer_.info->num_query_heads * runs, [&](int64_t task) {
-    const int64_t head = task / runs, c = task % runs * kJointDepth;
-    const int64_t columns = std::min(kJointDepth, depth_ - c);
-    Scratch<float> rows(dv_ * kJointDepth);
-    load_output_columns(layer_, head, c, columns, kJointDepth, rows.data());
-    kernels_.transpose(rows.data(), dv_, columns, kJointDepth, row(c) + head * dv_, ld_);
-  });
-  for (int64_t r = 0; r < depth_; ++r) std::fill(row(r) + size_, row(r + 1), 0.0f);
-}
-
-void UpperFactor::factorise(int64_t panel, float* block) {
-  Reflections& reflections = of(panel);
-  float* const v = reflections.v.data();
-  const int64_t count = height(panel), length = depth_ - panel;
-  for (int64_t i = 0; i < kJointPanel; ++i)
-    std::fill(v + i * ldv_ + (i < count ? length : 0), v + (i + 1) * ldv_, 0.0f);
-  kernels_.transpose(row(panel) + panel, length, count, ld_, v, ldv_);
-  float tau[kJointPanel] = {};
-  std::fill_n(block, count * kJointPanel, 0.0f);
-  kernels_.reflect({.x = v,
-                    .ld = ldv_,
-                    .count = count,
-                    .length = length,
-                    .tau = tau,
-                    .r = block,
-                    .ldr = kJointPanel});
-  if (panel + kJointPanel >= size_) return;
-  kernels_.transpose(v, kJointPanel, length, ldv_, reflections.vt.data(), kJointPanel);
-  join(reflections, length, tau);
-}
-
-/// -T, upper triangular, column by column (LAPACK's larft).
-void UpperFactor::join(Reflections& reflections, int64_t length, const float* tau) const {
-  float products[kJointPanel * kJointPanel];
-  const float* const vt = reflections.vt.data();
-  kernels_.multiply(vt, kJointPanel, kJointPanel, vt, kJointPanel, length, kJointPanel, products,
-                    kJointPanel);
-  float* const t = reflections.t;
-  std::fill_n(t, kJointPanel * kJointPanel, 0.0f);
-  for (int64_t c = 0; c < kJointPanel; ++c) {
-    for (int64_t k = 0; k < c; ++k) {
-      const float factor = tau[c] * products[k * kJointPanel + c];
-      for (int64_t r = 0; r <= k; ++r) t[r * kJointPanel + c] -= factor * t[r * kJointPanel + k];
-    }
-    t[c * kJointPanel + c] = -tau[c];
-  }
-}
-
-void UpperFactor::apply(int64_t panel, Range columns) {
-  const Reflections& reflections = of(panel);
-  const int64_t length = depth_ - panel, count = columns.size();
-  float* const a = row(panel) + columns.begin;
-  Scratch<float> along(2 * kJointPanel * kJointColumns);
-  float* const taken = along.data() + kJointPanel * kJointColumns;
-  kernels_.multiply(reflections.vt.data(), kJointPanel, kJointPanel, a, ld_, length, count,
-                    along.data(), kJointColumns);
-  kernels_.multiply(reflections.t, kJointPanel, kJointPanel, along.data(), kJointColumns,
-                    kJointPanel, count, taken, kJointColumns);
-  kernels_.add_multiply(reflections.v.data(), ldv_, length, taken, kJointColumns, kJointPanel,
-                        count, a, ld_);
-}
-
-void UpperFactor::go_on(int64_t panel, float* block_of_next) {
-  const int64_t next = panel + kJointPanel, end = padded(size_, kPad);
-  const int64_t rest = std::min(next + kJointPanel, end);
-  parallel_for(1 + (end - rest + kJointColumns - 1) / kJointColumns, [&](int64_t task) {
-    const int64_t c = rest + (task - 1) * kJointColumns;
-    if (task > 0) return apply(panel, {c, std::min(c + kJointColumns, end)});
-    apply(panel, {next, rest});
-    factorise(next, block_of_next);
-  });
-}
-
-void UpperFactor::copy_to(int64_t panel, float* out) const {
-  const int64_t from = panel + kJointPanel;
-  if (from < size_)
-    kernels_.transpose(row(panel) + from, kJointPanel, size_ - from, ld_, out, kJointPanel);
-}
 
 }  // namespace
 

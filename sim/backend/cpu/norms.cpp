@@ -103,7 +103,7 @@ void cpu_projected_norms(const Kernels& kernels, const LayerTrace& layer, Norm n
     if (pairs) load_value_pairs(kernels, layer, kv_head, part, vt.data());
     const float* const v = pairs ? vt.data()
                                  : load_rows(layer.v, kv_head, part.begin, part.end, dv, buffer);
-    std::vector<double> sums(static_cast<size_t>(padded(part.size(), kTileRows)));
+    std::vector<double> sums(padded(part.size(), kTileRows));
     for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
       std::fill(sums.begin(), sums.end(), 0.0);
       if (norm == Norm::l1)
@@ -112,7 +112,7 @@ void cpu_projected_norms(const Kernels& kernels, const LayerTrace& layer, Norm n
         factors.add_squares(head, v, part.size(), sums.data());
       float* const to = out + head * entries.size() + (begin - entries.begin);
       for (int64_t i = 0; i < part.size(); ++i) {
-        const double sum = sums[static_cast<size_t>(i)];
+        const double sum = sums[i];
         to[i] = static_cast<float>(norm == Norm::l2 ? std::sqrt(std::max(sum, 0.0)) : sum);
       }
     }
@@ -155,9 +155,9 @@ void for_each_run(const Kernels& kernels, const LayerTrace& layer, int64_t kv_he
 
 /// y[rows][dv] as the product kernel wants it: [dv][ld] with ld a multiple of kRowStep.
 std::vector<double> transposed(const double* y, int64_t rows, int64_t dv, int64_t ld) {
-  std::vector<double> yt(static_cast<size_t>(dv * ld), 0.0);
+  std::vector<double> yt(dv * ld, 0.0);
   for (int64_t r = 0; r < rows; ++r)
-    for (int64_t c = 0; c < dv; ++c) yt[static_cast<size_t>(c * ld + r)] = y[r * dv + c];
+    for (int64_t c = 0; c < dv; ++c) yt[c * ld + r] = y[r * dv + c];
   return yt;
 }
 
@@ -168,13 +168,12 @@ void value_forms(const Kernels& kernels, const LayerTrace& layer, std::span<cons
   const int64_t dv = layer.value_dim(), ld = padded(dv, kRowStep);
   std::vector<std::vector<double>> lower(pairs.size());  // each [c][r], zero for c > r
   parallel_for(std::ssize(pairs), [&](int64_t pair) {
-    const double* const g = pairs[static_cast<size_t>(pair)].gram;
-    std::vector<double>& own = lower[static_cast<size_t>(pair)];
-    own.assign(static_cast<size_t>(dv * ld), 0.0);
+    const double* const g = pairs[pair].gram;
+    std::vector<double>& own = lower[pair];
+    own.assign(dv * ld, 0.0);
     for (int64_t r = 0; r < dv; ++r)
       for (int64_t c = 0; c <= r; ++c)
-        own[static_cast<size_t>(c * ld + r)] = c == r ? g[r * dv + r]
-                                                      : g[r * dv + c] + g[c * dv + r];
+        own[c * ld + r] = c == r ? g[r * dv + r] : g[r * dv + c] + g[c * dv + r];
   });
   const int64_t kv_head = pairs.front().head_a / layer.info->group_size();
   for_each_run(kernels, layer, kv_head, entries, [&](Range part, const double* v) {

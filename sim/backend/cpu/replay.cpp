@@ -4,39 +4,38 @@
 namespace kvsim {
 
 ChunkedChain::ChunkedChain(const KeptChain& chain, int64_t entries, int64_t chunk)
-    : bands_(static_cast<int64_t>(chain.end.size())) {
+    : bands_(std::ssize(chain.end)) {
   assert(chunk > 0 && chunk <= kLargestChunk);
   const int64_t kept = chain.end.empty() ? 0 : chain.end.back();
-  assert(kept <= static_cast<int64_t>(chain.order.size()) && kept <= entries);
+  assert(kept <= std::ssize(chain.order) && kept <= entries);
   // Band of every entry; bands_ for those that no set keeps.
-  std::vector<int32_t> band_of(static_cast<size_t>(entries), static_cast<int32_t>(bands_));
+  std::vector<int32_t> band_of(entries, static_cast<int32_t>(bands_));
   int64_t at = 0;
   for (int64_t band = 0; band < bands_; ++band) {
-    assert(chain.end[static_cast<size_t>(band)] >= at);
-    for (; at < chain.end[static_cast<size_t>(band)]; ++at)
-      band_of[chain.order[static_cast<size_t>(at)]] = static_cast<int32_t>(band);
+    assert(chain.end[band] >= at);
+    for (; at < chain.end[band]; ++at) band_of[chain.order[at]] = static_cast<int32_t>(band);
   }
-  keys_.resize(static_cast<size_t>(kept));
+  keys_.resize(kept);
   std::vector<uint32_t> next(static_cast<size_t>(bands_) + 1);
   uint32_t written = 0;
   for (int64_t first = 0; first < entries; first += chunk) {
     const int64_t last = std::min(entries, first + chunk);
     std::fill(next.begin(), next.end(), 0u);
     for (int64_t i = first; i < last; ++i) {
-      const int32_t band = band_of[static_cast<size_t>(i)];
-      ++next[static_cast<size_t>(band)];
+      const int32_t band = band_of[i];
+      ++next[band];
     }
     for (int64_t band = 0; band < bands_; ++band) {  // counts become positions
-      const uint32_t count = next[static_cast<size_t>(band)];
-      next[static_cast<size_t>(band)] = written;
+      const uint32_t count = next[band];
+      next[band] = written;
       begin_.push_back(written);
       written += count;
     }
     begin_.push_back(written);
     for (int64_t i = first; i < last; ++i) {
-      const int32_t band = band_of[static_cast<size_t>(i)];
+      const int32_t band = band_of[i];
       if (band == bands_) continue;
-      keys_[next[static_cast<size_t>(band)]++] = static_cast<uint16_t>(i - first);
+      keys_[next[band]++] = static_cast<uint16_t>(i - first);
     }
   }
   assert(written == kept && "a chain names an entry twice");
@@ -108,17 +107,17 @@ void ReplayJob::lay_out() {
     for (size_t o = 0; o < plans[p].owners.size(); ++o)
       chains.emplace_back(&request.plans[p].owners[o], &plans[p].owners[o]);
   parallel_for(std::ssize(chains), [&](int64_t i) {
-    const auto& [chain, walked] = chains[static_cast<size_t>(i)];
+    const auto& [chain, walked] = chains[i];
     *walked = ChunkedChain(*chain, n, chunk);
   });
 }
 
 /// Blocks with the outputs of one tile each, about the same number.
 void ReplayJob::choose_blocks() {
-  std::vector<int64_t> outputs(static_cast<size_t>(request.output_steps ? 0 : steps));
+  std::vector<int64_t> outputs(request.output_steps ? 0 : steps);
   std::iota(outputs.begin(), outputs.end(), int64_t{0});
   if (request.output_steps) outputs = *request.output_steps;
-  const int64_t wanted = static_cast<int64_t>(outputs.size());
+  const int64_t wanted = std::ssize(outputs);
   const int64_t step_bytes = (sets + kSharedSlots) * layer.info->num_query_heads * 2 *
                              static_cast<int64_t>(sizeof(double));
   const int64_t most = std::max<int64_t>(kSumBytes / step_bytes, steps_per_tile);
@@ -142,7 +141,7 @@ std::vector<TileRows> ReplayJob::tiles(const StepRange& block) const {
     if (!std::binary_search(block.outputs.begin(), block.outputs.end(), step)) rest.push_back(step);
   std::vector<TileRows> tiles;
   const auto add = [&](const std::vector<int64_t>& all, int64_t most, bool outputs) {
-    const int64_t count = static_cast<int64_t>(all.size());
+    const int64_t count = std::ssize(all);
     const int64_t parts = (count + most - 1) / most;
     for (int64_t part = 0; part < parts; ++part) {
       const int64_t begin = part * count / parts, end = (part + 1) * count / parts;
@@ -161,7 +160,7 @@ std::vector<TileRows> ReplayJob::tiles(const StepRange& block) const {
 
 double ReplayJob::sink_logit(int64_t head) const {
   if (layer.attention_sink.empty()) return -std::numeric_limits<double>::infinity();
-  return static_cast<double>(layer.attention_sink[static_cast<size_t>(head)]);
+  return static_cast<double>(layer.attention_sink[head]);
 }
 
 namespace {
@@ -188,15 +187,15 @@ void prepare(const ReplayJob& job, const StepRange& range, ReplayBlock& block,
     set_size(*table, heads, steps);
   block.z.resize(outputs);
   for (auto* tables : {&block.kept_attention, &block.kept_importance}) {
-    tables->resize(static_cast<size_t>(job.sets));
+    tables->resize(job.sets);
     for (Table<double>& table : *tables) set_size(table, heads, steps);
   }
-  block.delta.assign(static_cast<size_t>(job.sets), nullptr);
+  block.delta.assign(job.sets, nullptr);
   const int64_t set_size = padded(static_cast<int64_t>(outputs), kPad) + kPad;
   float* next = outputs_of_sets.reserve(job.output_sets * set_size);
   for (const PlanWalk& plan : job.plans)
     for (int64_t band = 0; band < plan.bands && !plan.masses_only; ++band) {
-      block.delta[static_cast<size_t>(plan.first_set + band)] = next;
+      block.delta[plan.first_set + band] = next;
       next += set_size;
     }
 }
@@ -207,14 +206,14 @@ int64_t blocks_in_flight(const ReplayJob& job) {
   const StepRange& block = job.blocks.front();
   const int64_t heads = job.layer.info->num_query_heads;
   const int64_t bytes = heads *
-                        ((job.output_sets + 1) * static_cast<int64_t>(block.outputs.size()) *
-                             job.dv * static_cast<int64_t>(sizeof(float)) +
+                        ((job.output_sets + 1) * std::ssize(block.outputs) * job.dv *
+                             static_cast<int64_t>(sizeof(float)) +
                          job.sets * block.steps.size() * 2 * static_cast<int64_t>(sizeof(double)));
   if (threads() == 1) return 1;
   const int64_t room = std::max<int64_t>(1, kFlightBytes * threads() / std::max<int64_t>(bytes, 1));
-  const int64_t tiles = static_cast<int64_t>(job.tiles(block).size());
+  const int64_t tiles = std::ssize(job.tiles(block));
   const int64_t wanted = std::max<int64_t>(1, (4 * threads() + tiles - 1) / tiles);
-  return std::min({room, wanted, static_cast<int64_t>(job.blocks.size())});
+  return std::min({room, wanted, std::ssize(job.blocks)});
 }
 
 /// Gives back the memory of outputs that is not kept for the next layer.
@@ -233,30 +232,30 @@ void cpu_replay(const Kernels& kernels, const Shapes& shapes, const LayerTrace& 
                 ReplayMemory& memory) {
   const ReplayJob job(kernels, shapes, layer, request);
   if (job.steps == 0) return;
-  const int64_t blocks = static_cast<int64_t>(job.blocks.size());
+  const int64_t blocks = std::ssize(job.blocks);
   const int64_t flight = blocks_in_flight(job);
 
-  memory.blocks.resize(static_cast<size_t>(flight));
+  memory.blocks.resize(flight);
   memory.outputs.resize(memory.blocks.size());
-  memory.tiles.resize(static_cast<size_t>(threads()));
+  memory.tiles.resize(threads());
   std::vector<std::unique_ptr<ReplayTile>> workers(memory.tiles.size());
   for (int64_t first = 0; first < blocks; first += flight) {
     const int64_t count = std::min(flight, blocks - first);
     std::vector<std::pair<TileRows, ReplayBlock*>> tiles;
     for (int64_t b = 0; b < count; ++b) {
-      const StepRange& range = job.blocks[static_cast<size_t>(first + b)];
-      ReplayBlock& block = memory.blocks[static_cast<size_t>(b)];
-      prepare(job, range, block, memory.outputs[static_cast<size_t>(b)]);
+      const StepRange& range = job.blocks[first + b];
+      ReplayBlock& block = memory.blocks[b];
+      prepare(job, range, block, memory.outputs[b]);
       for (TileRows& rows : job.tiles(range)) tiles.emplace_back(std::move(rows), &block);
     }
-    parallel_for(static_cast<int64_t>(tiles.size()), [&](int64_t i) {
-      const size_t thread = static_cast<size_t>(thread_index());
+    parallel_for(std::ssize(tiles), [&](int64_t i) {
+      const size_t thread = thread_index();
       auto& worker = workers[thread];
       if (worker == nullptr) worker = std::make_unique<ReplayTile>(job, memory.tiles[thread]);
-      const auto& [rows, block] = tiles[static_cast<size_t>(i)];
+      const auto& [rows, block] = tiles[i];
       worker->run(rows, *block);
     });
-    for (int64_t b = 0; b < count; ++b) sink(memory.blocks[static_cast<size_t>(b)]);
+    for (int64_t b = 0; b < count; ++b) sink(memory.blocks[b]);
   }
   trim(memory.outputs);
 }

@@ -37,13 +37,13 @@ void add_value(const Tensor& values, int64_t kv_head, int64_t entry, double weig
 
 ExactRow::ExactRow(const ReplayJob& job, int64_t head, int64_t step) : job_(job), head_(head) {
   const LayerTrace& layer = job.layer;
-  const size_t d = static_cast<size_t>(job.d);
+  const size_t d = job.d;
   std::vector<float> query(d), key(d);
   const int64_t query_row = job.first_query + step;
   layer.q.read(head, query_row, query_row + 1, query.data());
-  logits_.resize(static_cast<size_t>(job.position(step) + 1));
-  for (size_t i = 0; i < logits_.size(); ++i) {
-    const int64_t entry = static_cast<int64_t>(i);
+  logits_.resize(job.position(step) + 1);
+  for (int64_t i = 0; i < std::ssize(logits_); ++i) {
+    const int64_t entry = i;
     layer.k.read(head / job.group, entry, entry + 1, key.data());
     double dot = 0;
     for (size_t j = 0; j < d; ++j)
@@ -55,12 +55,11 @@ ExactRow::ExactRow(const ReplayJob& job, int64_t head, int64_t step) : job_(job)
 
 ExactRow::Result ExactRow::attend(std::span<const uint32_t> kept, bool output) const {
   const int64_t n = job_.n;
-  const int64_t visible = static_cast<int64_t>(logits_.size());
+  const int64_t visible = std::ssize(logits_);
   double prompt_maximum = -kInfinity;
   for (const uint32_t i : kept) prompt_maximum = std::max(prompt_maximum, logits_[i]);
   double maximum = prompt_maximum;
-  for (size_t i = static_cast<size_t>(n); i < logits_.size(); ++i)
-    maximum = std::max(maximum, logits_[i]);
+  for (size_t i = n; i < logits_.size(); ++i) maximum = std::max(maximum, logits_[i]);
 
   Result result;
   const float* const weights = job_.request.importance != nullptr
@@ -79,10 +78,10 @@ ExactRow::Result ExactRow::attend(std::span<const uint32_t> kept, bool output) c
 
   const int64_t kv_head = head_ / job_.group;
   double denominator = sink_mass(job_.sink_logit(head_), maximum);
-  std::vector<float> row(static_cast<size_t>(job_.dv));
-  result.output.assign(static_cast<size_t>(job_.dv), 0.0);
+  std::vector<float> row(job_.dv);
+  result.output.assign(job_.dv, 0.0);
   const auto add = [&](int64_t i) {
-    const double e = std::exp(logits_[static_cast<size_t>(i)] - maximum);
+    const double e = std::exp(logits_[i] - maximum);
     denominator += e;
     if (e > 0) add_value(job_.layer.v, kv_head, i, e, row, result.output);
   };
@@ -99,10 +98,10 @@ constexpr double kVanishing = 1e-25;
 }  // namespace
 
 void ReplayTile::finish_full(ReplayBlock& block) {
-  std::vector<float> inverse(static_cast<size_t>(rows_));
-  sink_.assign(static_cast<size_t>(rows_), 0.0);
+  std::vector<float> inverse(rows_);
+  sink_.assign(rows_, 0.0);
   for (int64_t r = 0; r < rows_; ++r) {
-    const size_t at = static_cast<size_t>(r);
+    const size_t at = r;
     const int64_t head = first_head_ + head_of(r), step = column_of(r);
     sink_[at] = sink_mass(job_.sink_logit(head), static_cast<double>(shift_[at]));
     const double total = mass(kPrompt)[r] + mass(kLater)[r] + sink_[at];
@@ -163,18 +162,18 @@ void ReplayTile::finish_band(const PlanWalk& plan, const ReplayPlan& request, in
 void ReplayTile::finish_masses(const PlanWalk& plan, const ReplayPlan& request, int64_t band,
                                int64_t head, ReplayBlock& block) {
   const int64_t set = plan.first_set + band, query_head = first_head_ + head;
-  const bool everything = chain(plan, request, head).end[static_cast<size_t>(band)] == job_.n;
+  const bool everything = chain(plan, request, head).end[band] == job_.n;
   const double* const masses = mass(kShared + set);
   const double* const weighted = everything || importances_.empty() ? nullptr
                                                                     : importance(kShared + set);
   const auto all = block.prompt_attention.row(query_head);
   const auto all_weighted = block.prompt_importance.row(query_head);
-  const auto attention = block.kept_attention[static_cast<size_t>(set)].row(query_head);
-  const auto kept = block.kept_importance[static_cast<size_t>(set)].row(query_head);
+  const auto attention = block.kept_attention[set].row(query_head);
+  const auto kept = block.kept_importance[set].row(query_head);
   for (int64_t s = 0; s < steps_; ++s) {
     const int64_t r = head * steps_ + s;
-    const auto at = static_cast<size_t>(step_[static_cast<size_t>(s)] - first_step_);
-    const double inverse = inverse_[static_cast<size_t>(r)];
+    const auto at = static_cast<size_t>(step_[s] - first_step_);
+    const double inverse = inverse_[r];
     // A part is never larger than the whole, also in the last bit.
     attention[at] = everything ? all[at] : std::min(all[at], masses[r] * inverse);
     kept[at] = weighted == nullptr ? all_weighted[at]
@@ -189,7 +188,7 @@ void ReplayTile::finish_output(const PlanWalk& plan, const ReplayPlan& request, 
   float inverse[kTileRows];
   for (int64_t s = 0; s < steps_; ++s) {
     const int64_t r = head * steps_ + s;
-    const double kept = mass(kShared + set)[r] + mass(kLater)[r] + sink_[static_cast<size_t>(r)];
+    const double kept = mass(kShared + set)[r] + mass(kLater)[r] + sink_[r];
     inverse[s] = static_cast<float>(kept > 0 ? 1.0 / kept : 0.0);
   }
   EmitTask task{};
@@ -200,33 +199,32 @@ void ReplayTile::finish_output(const PlanWalk& plan, const ReplayPlan& request, 
   task.columns = job_.dv;
   task.inverse = inverse;
   task.z = block.z.data() + output_of(head);
-  task.out = block.delta[static_cast<size_t>(set)] + output_of(head);
+  task.out = block.delta[set] + output_of(head);
   job_.kernels.emit(task);
   // Nothing was dropped: the order of the sums must not show.
-  if (chain(plan, request, head).end[static_cast<size_t>(band)] == job_.n)
-    std::fill_n(task.out, steps_ * job_.dv, 0.0f);
+  if (chain(plan, request, head).end[band] == job_.n) std::fill_n(task.out, steps_ * job_.dv, 0.0f);
 }
 
 void ReplayTile::redo(const PlanWalk& plan, const ReplayPlan& request, int64_t band, int64_t row,
                       ReplayBlock& block) const {
   const KeptChain& kept = chain(plan, request, head_of(row));
-  const int64_t end = kept.end[static_cast<size_t>(band)];
+  const int64_t end = kept.end[band];
   if (end == job_.n) return;
   const int64_t head = first_head_ + head_of(row), step = column_of(row);
   const bool outputs = !plan.masses_only && has_outputs();
   const ExactRow exact(job_, head, step_of(row));
   const ExactRow::Result result = exact.attend({kept.order.data(), static_cast<size_t>(end)},
                                                outputs);
-  const size_t set = static_cast<size_t>(plan.first_set + band);
-  const double shift = static_cast<double>(shift_[static_cast<size_t>(row)]);
-  const double fraction = std::exp(result.log_mass - shift) * inverse_[static_cast<size_t>(row)];
+  const size_t set = plan.first_set + band;
+  const double shift = static_cast<double>(shift_[row]);
+  const double fraction = std::exp(result.log_mass - shift) * inverse_[row];
   block.kept_attention[set](head, step) = fraction;
   block.kept_importance[set](head, step) = fraction * result.importance;
   if (!outputs) return;
   const int64_t out = output_of(head_of(row)) + row % steps_ * job_.dv;
   for (int64_t c = 0; c < job_.dv; ++c) {
-    const double z = static_cast<double>(block.z[static_cast<size_t>(out + c)]);
-    block.delta[set][out + c] = static_cast<float>(result.output[static_cast<size_t>(c)] - z);
+    const double z = static_cast<double>(block.z[out + c]);
+    block.delta[set][out + c] = static_cast<float>(result.output[c] - z);
   }
 }
 

@@ -17,13 +17,13 @@ class ChunkedChain {
   int64_t bands() const { return bands_; }
   /// Keys of a band inside a chunk, relative to the chunk's first key.
   std::span<const uint16_t> keys(int64_t chunk, int64_t band) const {
-    const size_t at = static_cast<size_t>(chunk * (bands_ + 1) + band);
+    const size_t at = chunk * (bands_ + 1) + band;
     return {keys_.data() + begin_[at], static_cast<size_t>(begin_[at + 1] - begin_[at])};
   }
 
   /// Keys of all bands inside a chunk; they follow one another in memory.
   int64_t count(int64_t chunk) const {
-    const size_t at = static_cast<size_t>(chunk * (bands_ + 1));
+    const size_t at = chunk * (bands_ + 1);
     return begin_[at + static_cast<size_t>(bands_)] - begin_[at];
   }
 
@@ -93,9 +93,7 @@ struct ReplayJob {
   std::vector<StepRange> blocks;  ///< all later steps, in order
 
   int64_t chunks() const { return (n + chunk - 1) / chunk; }
-  int64_t position(int64_t step) const {
-    return layer.info->query_position[static_cast<size_t>(first_query + step)];
-  }
+  int64_t position(int64_t step) const { return layer.info->query_position[first_query + step]; }
   double sink_logit(int64_t head) const;  ///< -infinity without a sink
   /// The tiles of a block; those with outputs, which take longest, first.
   std::vector<TileRows> tiles(const StepRange& block) const;
@@ -149,14 +147,12 @@ class ReplayTile {
 
   /// Whether an accumulator holds anything: a first product overwrites what an earlier tile left.
   /// Plans per query head have one part per head in it, the others part 0 only.
-  uint8_t& used(int64_t slot, int64_t part) {
-    return used_[static_cast<size_t>(slot * heads_ + part)];
-  }
+  uint8_t& used(int64_t slot, int64_t part) { return used_[slot * heads_ + part]; }
   float* accumulator(int64_t slot) { return memory_.accumulators.data() + slot * slot_size_; }
   double* mass(int64_t set) { return masses_.data() + set * ld_; }
   double* importance(int64_t set) { return importances_.data() + set * ld_; }
   int64_t head_of(int64_t row) const { return row / steps_; }
-  int64_t step_of(int64_t row) const { return step_[static_cast<size_t>(row % steps_)]; }
+  int64_t step_of(int64_t row) const { return step_[row % steps_]; }
   /// Column of the block's tables.
   int64_t column_of(int64_t row) const { return step_of(row) - first_step_; }
   /// Where the outputs of a head's first step are among those of the block.
@@ -166,8 +162,7 @@ class ReplayTile {
   bool has_outputs() const { return first_output_ >= 0; }
   const KeptChain& chain(const PlanWalk& plan, const ReplayPlan& request, int64_t head) const {
     const int64_t query_head = first_head_ + head;
-    return request
-        .owners[static_cast<size_t>(plan.per_query_head ? query_head : query_head / job_.group)];
+    return request.owners[plan.per_query_head ? query_head : query_head / job_.group];
   }
   /// First accumulator row of a head: plans per query head pad each head's rows for themselves.
   int64_t accumulator_row(bool per_query_head, int64_t head) const {

@@ -20,9 +20,9 @@ void ReplayTile::start(const TileRows& tile, const ReplayBlock& block) {
   heads_ = tile.heads;
   kv_head_ = first_head_ / job_.group;
   step_ = tile.steps;
-  steps_ = static_cast<int64_t>(step_.size());
+  steps_ = std::ssize(step_);
   first_step_ = block.first_step;
-  outputs_ = static_cast<int64_t>(block.output_steps.size());
+  outputs_ = std::ssize(block.output_steps);
   first_output_ = tile.first_output;
   rows_ = heads_ * steps_;
   ld_ = padded(padded(rows_, kRowStep), kPad);
@@ -35,17 +35,16 @@ void ReplayTile::start(const TileRows& tile, const ReplayBlock& block) {
   const ScoreOperands& operands = job_.operands;
   operands.load_queries(rows, ld_, memory_.queries.reserve(operands.depth() * ld_));
 
-  const size_t ld = static_cast<size_t>(ld_);
+  const size_t ld = ld_;
   if (has_outputs()) memory_.accumulators.reserve((kShared + job_.slots) * slot_size_);
-  used_.assign(static_cast<size_t>((kShared + job_.slots) * heads_), 0);
+  used_.assign((kShared + job_.slots) * heads_, 0);
   masses_.assign(static_cast<size_t>(kShared + job_.sets) * ld, 0.0);
   importances_.assign(job_.request.importance != nullptr ? masses_.size() : 0, 0.0);
   shift_.assign(ld, 0.0f);
   maximum_.assign(ld, 0.0f);
   inverse_.assign(ld, 1.0);
   head_.assign(ld, static_cast<int32_t>(heads_ - 1));
-  for (int64_t r = 0; r < rows_; ++r)
-    head_[static_cast<size_t>(r)] = static_cast<int32_t>(head_of(r));
+  for (int64_t r = 0; r < rows_; ++r) head_[r] = static_cast<int32_t>(head_of(r));
   // Product kernels work on whole groups of rows and may read beyond the last score line.
   memory_.scores.reserve(job_.chunk * ld_ + kPad);
 }
@@ -69,7 +68,7 @@ void ReplayTile::score(int64_t first_key, int64_t keys, const int32_t* last_visi
     const auto ahead = stored_rows(job_.layer.k, kv_head_, next,
                                    std::min(next + kKeyRun, first_key + keys));
     task.ahead = ahead.data();
-    task.ahead_bytes = static_cast<int64_t>(ahead.size());
+    task.ahead_bytes = std::ssize(ahead);
     job_.kernels.scores(task);
   }
 }
@@ -77,8 +76,8 @@ void ReplayTile::score(int64_t first_key, int64_t keys, const int32_t* last_visi
 /// Makes the shift of every row fit for the chunk whose maximum is in maximum_.
 void ReplayTile::raise_shift() {
   for (int64_t r = 0; r < rows_; ++r) {
-    float& shift = shift_[static_cast<size_t>(r)];
-    const float top = maximum_[static_cast<size_t>(r)];
+    float& shift = shift_[r];
+    const float top = maximum_[r];
     if (first_chunk_) {
       shift = top;
       continue;
@@ -174,14 +173,14 @@ void ReplayTile::walk_plan(size_t number, int64_t chunk, const TileWeights* weig
   const int64_t rows = plan.per_query_head ? steps_ : rows_;
   for (int64_t part = 0; part < parts; ++part) {
     const int64_t owner = plan.per_query_head ? first_head_ + part : kv_head_;
-    const ChunkedChain& chain = plan.owners[static_cast<size_t>(owner)];
+    const ChunkedChain& chain = plan.owners[owner];
     const Range range{part * steps_, part * steps_ + rows};
     const float* running = outputs ? accumulator(kLater) + range.begin * job_.ldv : nullptr;
     int64_t left = chain.count(chunk);
     for (int64_t band = 0; band < plan.bands; ++band) {
       const std::span<const uint16_t> keys = chain.keys(chunk, band);
       const int64_t set = kShared + plan.first_set + band;
-      const int64_t count = static_cast<int64_t>(keys.size());
+      const int64_t count = std::ssize(keys);
       left -= count;
       SumTask sum{};
       sum.index = keys.data();
@@ -209,13 +208,12 @@ void ReplayTile::walk_plan(size_t number, int64_t chunk, const TileWeights* weig
 /// Later positions n..t: causal, kept by every set.
 void ReplayTile::walk_later() {
   const int64_t stop = job_.position(step_.back()) + 1;
-  std::vector<int32_t> last_visible(static_cast<size_t>(ld_));
+  std::vector<int32_t> last_visible(ld_);
   for (int64_t first = job_.n; first < stop; first += job_.chunk) {
     const int64_t keys = std::min(job_.chunk, stop - first);
     for (int64_t r = 0; r < rows_; ++r) {
       const int64_t position = job_.position(step_of(r));
-      last_visible[static_cast<size_t>(r)] = static_cast<int32_t>(
-          std::clamp<int64_t>(position - first, -1, keys));
+      last_visible[r] = static_cast<int32_t>(std::clamp<int64_t>(position - first, -1, keys));
     }
     score(first, keys, last_visible.data());
     raise_shift();

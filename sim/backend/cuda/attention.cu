@@ -73,7 +73,7 @@ class RowBlocks {
   void run_outputs(int kv_head, float* z) {
     const int64_t count = memory.rows.count(), dv = trace_.value_dim();
     if (memory.list.size() < visible) {
-      std::vector<uint32_t> list(static_cast<size_t>(visible));
+      std::vector<uint32_t> list(visible);
       std::iota(list.begin(), list.end(), 0u);
       upload(memory.list, list, context_.compute);
     }
@@ -140,7 +140,7 @@ void attention(Context& context, const LayerTrace& trace, const AttentionRequest
     memory.rows.clear();
     for (int64_t r = first; r < first + count; ++r)
       memory.rows.add(trace, request.kv_head * block.heads + r / block.rows,
-                      request.rows[static_cast<size_t>(r % block.rows)]);
+                      request.rows[r % block.rows]);
     blocks.run(request.kv_head, block.columns);
     if (request.outputs)
       blocks.run_outputs(request.kv_head, block.outputs.data() + first * trace.value_dim());
@@ -159,7 +159,7 @@ void attention(Context& context, const LayerTrace& trace, const AttentionRequest
 
 std::vector<Table<double>> attention_sums(Context& context, const LayerTrace& trace,
                                           const AttentionSumRequest& request) {
-  const int64_t all = static_cast<int64_t>(request.rows.size()), columns = request.columns;
+  const int64_t all = std::ssize(request.rows), columns = request.columns;
   const int64_t group = trace.info->group_size();  // heads worked on together
   RowBlocks blocks(context, trace);
   RowMemory& memory = blocks.memory;
@@ -176,7 +176,7 @@ std::vector<Table<double>> attention_sums(Context& context, const LayerTrace& tr
   }
   upload(memory.weights, weights, stream);
   upload(memory.bounds, bounds, stream);
-  const int64_t tables = static_cast<int64_t>(out.size());
+  const int64_t tables = std::ssize(out);
   const int64_t size = tables * group * columns;  // a table of groups leaves room unused
   double* const sums = memory.sums.reserve(std::max<int64_t>(size, 1));
   for (int64_t kv_head = 0; kv_head < trace.info->num_kv_heads; ++kv_head) {
@@ -186,10 +186,10 @@ std::vector<Table<double>> attention_sums(Context& context, const LayerTrace& tr
       memory.rows.clear();
       for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head)
         for (int64_t r = first; r < first + count; ++r)
-          memory.rows.add(trace, head, request.rows[static_cast<size_t>(r)]);
+          memory.rows.add(trace, head, request.rows[r]);
       blocks.run(static_cast<int>(kv_head), 0);
       for (int64_t s = 0; s < tables; ++s) {
-        const AttentionSum& sum = request.sums[static_cast<size_t>(s)];
+        const AttentionSum& sum = request.sums[s];
         const int64_t together = sum.of_groups() ? group : 1;
         for (int64_t x = 0; x < group; x += together)
           launch_column_sums(
@@ -202,9 +202,9 @@ std::vector<Table<double>> attention_sums(Context& context, const LayerTrace& tr
       }
     }
     for (int64_t s = 0; s < tables; ++s) {
-      const int64_t rows = request.sums[static_cast<size_t>(s)].of_groups() ? 1 : group;
-      context.downloads.bring(out[static_cast<size_t>(s)].data() + kv_head * rows * columns,
-                              sums + s * group * columns, rows * columns, stream);
+      const int64_t rows = request.sums[s].of_groups() ? 1 : group;
+      context.downloads.bring(out[s].data() + kv_head * rows * columns, sums + s * group * columns,
+                              rows * columns, stream);
     }
   }
   return out;

@@ -28,8 +28,7 @@ void Downloads::bring_bytes(std::byte* to, const std::byte* from, int64_t bytes,
     const std::byte* const staged = pieces_[piece % kPieces].data();
     parallel_for((size(piece) + kRunBytes - 1) / kRunBytes, [&](int64_t run) {
       const int64_t begin = run * kRunBytes, end = std::min(size(piece), begin + kRunBytes);
-      std::memcpy(to + piece * kPieceBytes + begin, staged + begin,
-                  static_cast<size_t>(end - begin));
+      std::memcpy(to + piece * kPieceBytes + begin, staged + begin, end - begin);
     });
   }
 }
@@ -80,12 +79,11 @@ void LayerStore::copy(const Tensor& tensor, ElementType type, Range rows, int64_
         if (row < rows.size())
           write_row(tensor, type, slice, rows.begin + row, columns, at);
         else
-          std::memset(at, 0, static_cast<size_t>(row_bytes));
+          std::memset(at, 0, row_bytes);
       }
     });
-    KVSIM_CUDA_CHECK(cudaMemcpyAsync(to.data() + first * row_bytes, staged,
-                                     static_cast<size_t>(count * row_bytes), cudaMemcpyHostToDevice,
-                                     copies_));
+    KVSIM_CUDA_CHECK(cudaMemcpyAsync(to.data() + first * row_bytes, staged, count * row_bytes,
+                                     cudaMemcpyHostToDevice, copies_));
     sent_[piece].record(copies_);
   }
 }

@@ -16,7 +16,7 @@ class Rows {
   void clear() { query_.clear(), head_.clear(), begin_.clear(), end_.clear(); }
   /// Stored query `row` of a query head; it sees positions of the layer's window.
   void add(const LayerTrace& layer, int64_t head, int64_t row) {
-    const int64_t position = layer.info->query_position[static_cast<size_t>(row)];
+    const int64_t position = layer.info->query_position[row];
     const int64_t window = layer.sliding_window;
     query_.push_back(static_cast<uint32_t>(head * layer.q.dim(1) + row));
     head_.push_back(static_cast<int32_t>(head));
@@ -31,7 +31,7 @@ class Rows {
     begin_.push_back(0);
     end_.push_back(static_cast<int32_t>(seen));
   }
-  int64_t count() const { return static_cast<int64_t>(query_.size()); }
+  int64_t count() const { return std::ssize(query_); }
   /// Visible positions of all rows together.
   int64_t begin() const { return *std::min_element(begin_.begin(), begin_.end()); }
   int64_t end() const { return *std::max_element(end_.begin(), end_.end()); }

@@ -91,7 +91,7 @@ const T* upload(DeviceBuffer<T>& buffer, const T* from, int64_t count, cudaStrea
 }
 template <class T>
 const T* upload(DeviceBuffer<T>& buffer, const std::vector<T>& values, cudaStream_t stream) {
-  return upload(buffer, values.data(), static_cast<int64_t>(values.size()), stream);
+  return upload(buffer, values.data(), std::ssize(values), stream);
 }
 
 /// Copies pinned memory, which must stay until the stream was waited for. Returns `to`.

@@ -22,7 +22,7 @@ __global__ void row_products(const double* a, const double* b, int64_t rows, int
 
 /// Rows of a [rows][dv] matrix of the host with `columns` columns, zeros beyond dv.
 std::vector<double> widened_rows(const double* from, int64_t rows, int64_t dv, int64_t columns) {
-  std::vector<double> out(static_cast<size_t>(rows * columns), 0.0);
+  std::vector<double> out(rows * columns, 0.0);
   for (int64_t r = 0; r < rows; ++r) std::copy_n(from + r * dv, dv, out.data() + r * columns);
   return out;
 }
@@ -63,7 +63,7 @@ void make_gram(Context& context, const LayerTrace& trace, const HeadPair& pair) 
                     matrix, wide.data() + i * matrix, context.compute);
   multiply_transposed(context, wide.data(), wide.data() + matrix, gram.data(), columns, columns,
                       layer.width, 1);
-  std::vector<double> all(static_cast<size_t>(columns * columns));
+  std::vector<double> all(columns * columns);
   context.downloads.bring(all.data(), gram.data(), columns * columns, context.compute);
   for (int64_t r = 0; r < dv; ++r) std::copy_n(all.data() + r * columns, dv, pair.gram + r * dv);
 }
@@ -88,9 +88,9 @@ void value_forms(Context& context, const LayerTrace& trace, std::span<const Head
                       [&](Range part, const double* values) {
     products.reserve(part.size() * columns);
     results.reserve(part.size());
-    for (size_t p = 0; p < pairs.size(); ++p) {
-      multiply_transposed(context, values, right.data() + static_cast<int64_t>(p) * matrix,
-                          products.data(), part.size(), columns, columns, 1);
+    for (int64_t p = 0; p < std::ssize(pairs); ++p) {
+      multiply_transposed(context, values, right.data() + p * matrix, products.data(), part.size(),
+                          columns, columns, 1);
       launch(row_products, dim3(static_cast<unsigned>((part.size() + 7) / 8)), 256, 0,
              context.compute, products.data(), values, part.size(), static_cast<int>(columns),
              results.data());
@@ -311,7 +311,7 @@ void launch_row_norms(const RowNorms& norms, int64_t slices, cudaStream_t stream
   launch(row_norms<Type, Source>,
          dim3(static_cast<unsigned>((norms.rows + Type::kRows - 1) / Type::kRows),
               static_cast<unsigned>(slices)),
-         Type::kRows * 2, static_cast<size_t>(row_norms_memory<Type>(norms.depth)), stream, norms);
+         Type::kRows * 2, row_norms_memory<Type>(norms.depth), stream, norms);
 }
 
 template void launch_row_norms<Bfloat16, Bfloat16::Element>(const RowNorms&, int64_t, cudaStream_t);

@@ -180,24 +180,22 @@ class Replay {
     };
     block.first_step = first_step;
     block.steps = steps_;
-    block.output_steps.resize(static_cast<size_t>(steps_));  // the walk gives them anyway
+    block.output_steps.resize(steps_);  // the walk gives them anyway
     std::iota(block.output_steps.begin(), block.output_steps.end(), first_step);
     for (Table<double>* table : {&block.prompt_attention, &block.prompt_importance,
                                  &block.later_attention, &block.later_importance})
       set_size(*table);
-    block.z.resize(static_cast<size_t>(rows_ * dv_));
+    block.z.resize(rows_ * dv_);
     for (auto* tables : {&block.kept_attention, &block.kept_importance}) {
-      tables->resize(static_cast<size_t>(lists_.sets));
+      tables->resize(lists_.sets);
       for (Table<double>& table : *tables) set_size(table);
     }
     float* const outputs = memory_.delta.reserve(
         std::max<int64_t>(lists_.output_sets * rows_ * dv_, 1));
-    block.delta.assign(static_cast<size_t>(lists_.sets), nullptr);
+    block.delta.assign(lists_.sets, nullptr);
     for (const FinishPlan& plan : lists_.plans)
       for (int64_t band = 0; band < plan.bands && plan.first_output >= 0; ++band)
-        block.delta[static_cast<size_t>(plan.first_set + band)] = outputs +
-                                                                  (plan.first_output + band) *
-                                                                      rows_ * dv_;
+        block.delta[plan.first_set + band] = outputs + (plan.first_output + band) * rows_ * dv_;
   }
 
   void walk_all() {
@@ -212,15 +210,15 @@ class Replay {
     const int64_t group = trace_.info->group_size();
     if (walk.importance != nullptr)
       walk.heads_per_tile = static_cast<int>(std::min(group, 127 / steps_ + 2));
-    const int64_t last = trace_.info->query_position[static_cast<size_t>(
-        trace_.info->first_step() + memory_.block.first_step + steps_ - 1)];
+    const int64_t last = trace_.info->query_position[trace_.info->first_step() +
+                                                     memory_.block.first_step + steps_ - 1];
     for (int64_t chunk = 0; chunk < lists_.chunks(); ++chunk) {
       const Range positions = lists_.positions(chunk);
       if (chunk > 0 && positions.begin > last) break;
       context_.store.show_keys(*layer_, positions, context_.compute);
       const std::vector<WalkItem> items = lists_.items(chunk, steps_, last);
       walk.items = upload(memory_.items, items, context_.compute);
-      run_walk(context_, *layer_, trace_, walk, static_cast<int64_t>(items.size()), group * steps_);
+      run_walk(context_, *layer_, trace_, walk, std::ssize(items), group * steps_);
     }
   }
 
@@ -259,9 +257,8 @@ class Replay {
                                           &block.later_attention, &block.later_importance};
     for (auto* kept_tables : {&block.kept_attention, &block.kept_importance})
       for (Table<double>& table : *kept_tables) tables.push_back(&table);
-    parallel_for(std::ssize(tables), [&](int64_t i) {
-      std::copy_n(sums + i * rows_, rows_, tables[static_cast<size_t>(i)]->data());
-    });
+    parallel_for(std::ssize(tables),
+                 [&](int64_t i) { std::copy_n(sums + i * rows_, rows_, tables[i]->data()); });
   }
 
   Context& context_;

@@ -43,15 +43,13 @@ void ReplayLists::number_sets() {
 }
 
 void ReplayLists::mark_everything() {
-  everything.assign(static_cast<size_t>(sets * query_heads_), 0);
+  everything.assign(sets * query_heads_, 0);
   for (size_t p = 0; p < plans.size(); ++p)
     for (int64_t band = 0; band < plans[p].bands; ++band)
       for (int64_t head = 0; head < query_heads_; ++head) {
         const ReplayPlan& plan = request_.plans[p];
-        const KeptChain& chain =
-            plan.owners[static_cast<size_t>(plan.per_query_head ? head : head / group_)];
-        everything[static_cast<size_t>((plans[p].first_set + band) * query_heads_ + head)] =
-            chain.end[static_cast<size_t>(band)] == n_;
+        const KeptChain& chain = plan.owners[plan.per_query_head ? head : head / group_];
+        everything[(plans[p].first_set + band) * query_heads_ + head] = chain.end[band] == n_;
       }
 }
 
@@ -74,7 +72,7 @@ void ReplayLists::lay_out_plans(PinnedBuffer<uint32_t>& list_memory) {
   uint32_t* const keys = list_memory.reserve(size);
   std::iota(keys, keys + all_, 0u);
   parallel_for(std::ssize(places), [&](int64_t i) {
-    const auto& [plan, owner, first] = places[static_cast<size_t>(i)];
+    const auto& [plan, owner, first] = places[i];
     owners_[plan][owner] = lay_out(request_.plans[plan].owners[owner], keys, first);
   });
   list = {keys, static_cast<size_t>(size)};
@@ -85,25 +83,24 @@ ReplayLists::Owner ReplayLists::lay_out(const KeptChain& chain, uint32_t* keys,
                                         int64_t first) const {
   const size_t bands = chain.end.size();
   const uint32_t dropped = static_cast<uint32_t>(bands);
-  std::vector<uint32_t> band_of(static_cast<size_t>(n_), dropped);
+  std::vector<uint32_t> band_of(n_, dropped);
   int64_t at = 0;
   for (size_t band = 0; band < bands; ++band)
-    for (; at < chain.end[band]; ++at)
-      band_of[chain.order[static_cast<size_t>(at)]] = static_cast<uint32_t>(band);
+    for (; at < chain.end[band]; ++at) band_of[chain.order[at]] = static_cast<uint32_t>(band);
   Owner owner;
   owner.runs.resize(static_cast<size_t>(chunks_) * bands);
   const auto run_of = [&](int64_t i) -> KeyRun& {
-    return owner.runs[static_cast<size_t>(i / chunk_) * bands + band_of[static_cast<size_t>(i)]];
+    return owner.runs[static_cast<size_t>(i / chunk_) * bands + band_of[i]];
   };
   for (int64_t i = 0; i < n_; ++i)
-    if (band_of[static_cast<size_t>(i)] != dropped) ++run_of(i).count;
+    if (band_of[i] != dropped) ++run_of(i).count;
   for (KeyRun& run : owner.runs) {
     run.first = first;
     first += run.count;
     run.count = 0;
   }
   for (int64_t i = 0; i < n_; ++i) {
-    if (band_of[static_cast<size_t>(i)] == dropped) continue;
+    if (band_of[i] == dropped) continue;
     KeyRun& run = run_of(i);
     keys[run.first + run.count++] = static_cast<uint32_t>(i);
   }
@@ -144,15 +141,14 @@ std::vector<WalkItem> ReplayLists::items(int64_t chunk_index, int64_t steps,
   for (size_t p = 0; p < plans.size(); ++p) {
     const ReplayPlan& plan = request_.plans[p];
     const int64_t heads = plan.per_query_head ? 1 : group_;  // that an owner has
-    for (size_t owner = 0; owner < plan.owners.size(); ++owner)
+    for (int64_t owner = 0; owner < std::ssize(plan.owners); ++owner)
       for (int64_t band = 0; band < plans[p].bands; ++band) {
-        const KeyRun& run =
-            owners_[p][owner].runs[static_cast<size_t>(chunk_index * plans[p].bands + band)];
+        const KeyRun& run = owners_[p][owner].runs[chunk_index * plans[p].bands + band];
         if (run.count == 0 && chunk_index > 0) continue;
         WalkItem item{};
-        item.first_row = static_cast<int32_t>(static_cast<int64_t>(owner) * heads * steps);
+        item.first_row = static_cast<int32_t>(owner * heads * steps);
         item.rows = static_cast<int32_t>(heads * steps);
-        item.kv_head = static_cast<int32_t>(static_cast<int64_t>(owner) * heads / group_);
+        item.kv_head = static_cast<int32_t>(owner * heads / group_);
         item.slot = static_cast<int32_t>(plans[p].first_slot + band);
         item.first_key = run.first;
         item.keys = static_cast<int32_t>(run.count);

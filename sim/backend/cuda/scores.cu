@@ -145,7 +145,7 @@ void launch_scores(ElementType type, const Scores& scores, cudaStream_t stream) 
     launch(store_scores<Type>,
            dim3(static_cast<unsigned>((scores.count + Type::kRows - 1) / Type::kRows),
                 static_cast<unsigned>((scores.key_count + keys - 1) / keys)),
-           Type::kRows * 2, static_cast<size_t>(memory<Type>(scores.depth)), stream, scores);
+           Type::kRows * 2, memory<Type>(scores.depth), stream, scores);
   });
 }
 

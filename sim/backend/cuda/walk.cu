@@ -294,9 +294,8 @@ void launch_walk(const Walk& walk, int64_t items, int64_t most_rows, cudaStream_
            dim3(static_cast<unsigned>((most_rows + Type::kRows - 1) / Type::kRows),
                 static_cast<unsigned>(count),
                 static_cast<unsigned>((walk.columns + kWalkColumns - 1) / kWalkColumns)),
-           Type::kRows * 2,
-           static_cast<size_t>(walk_memory<Type>(walk.depth, walk.stages, walk.heads_per_tile)),
-           stream, walk, first);
+           Type::kRows * 2, walk_memory<Type>(walk.depth, walk.stages, walk.heads_per_tile), stream,
+           walk, first);
   }
 }
 

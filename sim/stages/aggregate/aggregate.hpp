@@ -35,7 +35,7 @@ class SlotStatistic : public Aggregation {
   }
   virtual double score(int64_t slot) const = 0;
   void finish(std::span<double> out) override {
-    for (size_t s = 0; s < out.size(); ++s) out[s] = score(static_cast<int64_t>(s));
+    for (int64_t s = 0; s < std::ssize(out); ++s) out[s] = score(s);
   }
   virtual void append() = 0;
   virtual void erase(std::span<const int64_t> slots) = 0;  ///< ascending

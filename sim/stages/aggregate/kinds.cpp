@@ -28,10 +28,10 @@ namespace kvsim {
 /// sum_j weight[j] * row_j, for the aggregates whose weights are known beforehand.
 struct WeightedSum : Aggregation {
   WeightedSum(std::vector<double> weights, int64_t columns)
-      : weights_(std::move(weights)), sums_(static_cast<size_t>(columns), 0.0) {}
+      : weights_(std::move(weights)), sums_(columns, 0.0) {}
 
   void add(int64_t j, int64_t first, std::span<const double> part) override {
-    const double w = weights_[static_cast<size_t>(j)];
+    const double w = weights_[j];
     if (w == 0) return;  // an infinite score times no weight is no score
     double* const sums = sums_.data() + first;
     for (size_t c = 0; c < part.size(); ++c) sums[c] += w * part[c];
@@ -65,12 +65,12 @@ using Started = std::unique_ptr<Aggregation>;
 Started weighted(Weights weights, int64_t columns) {
   return std::make_unique<WeightedSum>(std::move(weights), columns);
 }
-Weights constant(int64_t rows, double value) { return Weights(static_cast<size_t>(rows), value); }
+Weights constant(int64_t rows, double value) { return Weights(rows, value); }
 
 /// Weight 1 for one row, 0 for the others.
 Weights one_row(int64_t rows, int64_t row) {
   Weights weights = constant(rows, 0);
-  if (rows > 0) weights[static_cast<size_t>(std::min(row, rows - 1))] = 1;
+  if (rows > 0) weights[std::min(row, rows - 1)] = 1;
   return weights;
 }
 
@@ -150,8 +150,7 @@ struct Linear : Aggregate {
     const double newest = settings.real(linear_newest);
     Weights weights = constant(rows, newest);
     for (int64_t k = 0; k < rows && rows > 1; ++k)
-      weights[static_cast<size_t>(k)] = 1 + (newest - 1) * static_cast<double>(k) /
-                                                static_cast<double>(rows - 1);
+      weights[k] = 1 + (newest - 1) * static_cast<double>(k) / static_cast<double>(rows - 1);
     for (double& w : weights) w /= static_cast<double>(rows);
     return weighted(std::move(weights), columns);
   }
@@ -171,7 +170,7 @@ struct EmaInverse : Aggregate {
     Weights weights = constant(rows, 0);
     double past = 1;  // (1 - alpha)^j
     for (int64_t j = 0; j < rows; ++j, past *= 1 - alpha)
-      weights[static_cast<size_t>(j)] = j + 1 < rows ? alpha * past : past;
+      weights[j] = j + 1 < rows ? alpha * past : past;
     return weighted(std::move(weights), columns);
   }
 };
@@ -200,7 +199,7 @@ struct Max : Aggregate {
 
 /// Keeps the newest row: with schedule=per-step the replay folds one row at a time.
 struct NewestRow : Aggregation {
-  explicit NewestRow(int64_t columns) : values_(static_cast<size_t>(columns), 0.0) {}
+  explicit NewestRow(int64_t columns) : values_(columns, 0.0) {}
   void add(int64_t, int64_t first, std::span<const double> part) override {
     std::ranges::copy(part, values_.begin() + first);
   }
@@ -230,8 +229,7 @@ const Declare variance_weight("variance_weight", "number >= 0", "200",
 /// Running mean and squared deviations (Welford), stable for rows that hardly differ.
 struct MeanAndVariance : Aggregation {
   MeanAndVariance(double weight, int64_t columns)
-      : weight_(weight), mean_(static_cast<size_t>(columns), 0.0),
-        squares_(static_cast<size_t>(columns), 0.0) {}
+      : weight_(weight), mean_(columns, 0.0), squares_(columns, 0.0) {}
   void add(int64_t j, int64_t first, std::span<const double> part) override {
     const double rows = static_cast<double>(j + 1);
     double* const means = mean_.data() + first;
@@ -279,7 +277,7 @@ namespace {
 /// Sum of powers of what is positive.
 struct PowerSum : Aggregation {
   PowerSum(double power, int64_t rows, int64_t columns)
-      : power_(power), rows_(static_cast<double>(rows)), sums_(static_cast<size_t>(columns), 0.0) {}
+      : power_(power), rows_(static_cast<double>(rows)), sums_(columns, 0.0) {}
   void add(int64_t, int64_t first, std::span<const double> part) override {
     double* const sums = sums_.data() + first;
     const auto add_all = [&](const auto& raised) {

@@ -10,8 +10,7 @@ void average_into(double from, double& into, double weight_from, double weight_i
 
 /// Statistic through the sum of the rows alone: all have weight 1.
 struct Summed : SlotStatistic {
-  Summed(int64_t rows, int64_t slots)
-      : weights_(static_cast<size_t>(rows), 1.0), sum_(static_cast<size_t>(slots), 0.0) {}
+  Summed(int64_t rows, int64_t slots) : weights_(rows, 1.0), sum_(slots, 0.0) {}
   void add(int64_t, int64_t first, std::span<const double> part) override {
     double* const sum = sum_.data() + first;
     for (size_t s = 0; s < part.size(); ++s) sum[s] += part[s];
@@ -20,13 +19,11 @@ struct Summed : SlotStatistic {
   void add_sum(std::span<const double> sum, std::span<const int64_t>) override {
     Summed::add(0, 0, sum);
   }
-  double score(int64_t slot) const override { return sum_[static_cast<size_t>(slot)]; }
+  double score(int64_t slot) const override { return sum_[slot]; }
   void finish(std::span<double> out) override { std::ranges::copy(sum_, out.begin()); }
   void append() override { sum_.push_back(0); }
   void erase(std::span<const int64_t> slots) override { erase_rows(sum_, 1, slots); }
-  void merge(int64_t from, int64_t into, double, double) override {
-    sum_[static_cast<size_t>(into)] += sum_[static_cast<size_t>(from)];
-  }
+  void merge(int64_t from, int64_t into, double, double) override { sum_[into] += sum_[from]; }
 
  protected:
   std::vector<double> weights_;
@@ -35,21 +32,19 @@ struct Summed : SlotStatistic {
 
 /// Sum over the rows that saw the slot, divided by their number.
 struct MeanOfSeen : Summed {
-  MeanOfSeen(int64_t rows, int64_t slots)
-      : Summed(rows, slots), seen_(static_cast<size_t>(slots), 0.0) {}
+  MeanOfSeen(int64_t rows, int64_t slots) : Summed(rows, slots), seen_(slots, 0.0) {}
   void see(int64_t j, int64_t visible) override {
     visible_.resize(std::max(visible_.size(), static_cast<size_t>(j) + 1), 0);
-    visible_[static_cast<size_t>(j)] = visible;
+    visible_[j] = visible;
   }
   void add(int64_t j, int64_t first, std::span<const double> part) override {
     Summed::add(j, first, part);
-    const int64_t seen = std::clamp<int64_t>(visible_[static_cast<size_t>(j)] - first, 0,
-                                             std::ssize(part));
-    for (int64_t s = first; s < first + seen; ++s) ++seen_[static_cast<size_t>(s)];
+    const int64_t seen = std::clamp<int64_t>(visible_[j] - first, 0, std::ssize(part));
+    for (int64_t s = first; s < first + seen; ++s) ++seen_[s];
   }
   void add_sum(std::span<const double> sum, std::span<const int64_t> visible) override {
     std::vector<double> first(seen_.size() + 1, 0.0);  // rows that see no more than s columns
-    for (const int64_t columns : visible) ++first[static_cast<size_t>(columns)];
+    for (const int64_t columns : visible) ++first[columns];
     auto rows = static_cast<double>(visible.size());
     for (size_t s = 0; s < sum.size(); ++s) {
       rows -= first[s];
@@ -58,8 +53,7 @@ struct MeanOfSeen : Summed {
     }
   }
   double score(int64_t slot) const override {
-    const auto s = static_cast<size_t>(slot);
-    return seen_[s] > 0 ? sum_[s] / seen_[s] : 0;
+    return seen_[slot] > 0 ? sum_[slot] / seen_[slot] : 0;
   }
   void finish(std::span<double> out) override { SlotStatistic::finish(out); }
   void append() override {
@@ -73,7 +67,7 @@ struct MeanOfSeen : Summed {
   void merge(int64_t from, int64_t into, double weight_from, double weight_into) override {
     double mean = score(into);
     average_into(score(from), mean, weight_from, weight_into);
-    sum_[static_cast<size_t>(into)] = mean * seen_[static_cast<size_t>(into)];
+    sum_[into] = mean * seen_[into];
   }
 
  private:
@@ -120,8 +114,7 @@ struct DeviationOfSeen : SlotStatistic {
 template <class Update>
 struct Recursive : SlotStatistic {
   Recursive(Update update, int64_t slots)
-      : update_(update), value_(static_cast<size_t>(slots), 0.0),
-        started_(static_cast<size_t>(slots), 0.0) {}
+      : update_(update), value_(slots, 0.0), started_(slots, 0.0) {}
   void add(int64_t, int64_t first, std::span<const double> part) override {
     double* const value = value_.data() + first;
     double* const started = started_.data() + first;
@@ -130,7 +123,7 @@ struct Recursive : SlotStatistic {
       started[s] = 1;
     }
   }
-  double score(int64_t slot) const override { return value_[static_cast<size_t>(slot)]; }
+  double score(int64_t slot) const override { return value_[slot]; }
   void finish(std::span<double> out) override { std::ranges::copy(value_, out.begin()); }
   void append() override {
     value_.push_back(0);
@@ -141,7 +134,7 @@ struct Recursive : SlotStatistic {
     erase_rows(started_, 1, slots);
   }
   void merge(int64_t from, int64_t into, double weight_from, double weight_into) override {
-    average_into(score(from), value_[static_cast<size_t>(into)], weight_from, weight_into);
+    average_into(score(from), value_[into], weight_from, weight_into);
   }
 
  private:
@@ -164,9 +157,9 @@ struct Average {
 /// anew whenever the ring has gone round, so that roundings do not pile up.
 struct MeanOfLast : SlotStatistic {
   MeanOfLast(double newest, int64_t rows, int64_t slots)
-      : rows_(static_cast<size_t>(std::max<int64_t>(rows, 1))), newest_(newest),
+      : rows_(std::max<int64_t>(rows, 1)), newest_(newest),
         slope_(rows > 1 ? (newest - 1) / static_cast<double>(rows - 1) : 0),
-        slots_(static_cast<size_t>(slots), Slot{std::vector<double>(rows_, 0.0), 0, 0}) {}
+        slots_(slots, Slot{std::vector<double>(rows_, 0.0), 0, 0}) {}
 
   /// All slots at once: the ring goes on with the row.
   void add(int64_t, int64_t /*first*/, std::span<const double> row) override {
@@ -184,13 +177,13 @@ struct MeanOfLast : SlotStatistic {
       for (Slot& slot : slots_) sum_anew(slot);
   }
   double score(int64_t slot) const override {
-    return slots_[static_cast<size_t>(slot)].weighted / static_cast<double>(rows_);
+    return slots_[slot].weighted / static_cast<double>(rows_);
   }
   void append() override { slots_.push_back({std::vector<double>(rows_, 0.0), 0, 0}); }
   void erase(std::span<const int64_t> slots) override { erase_rows(slots_, 1, slots); }
   void merge(int64_t from, int64_t into, double weight_from, double weight_into) override {
-    const Slot& a = slots_[static_cast<size_t>(from)];
-    Slot& b = slots_[static_cast<size_t>(into)];
+    const Slot& a = slots_[from];
+    Slot& b = slots_[into];
     for (size_t r = 0; r < rows_; ++r) average_into(a.ring[r], b.ring[r], weight_from, weight_into);
     sum_anew(b);
   }

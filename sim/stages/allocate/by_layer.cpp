@@ -87,7 +87,7 @@ std::vector<int64_t> apportion_exact(int64_t total, const std::vector<int64_t>& 
         rest, open,
         [&](size_t k) {
       const int64_t weight = sum > 0 ? weights[k] : 1;
-      const int64_t whole_sum = sum > 0 ? sum : static_cast<int64_t>(open.size());
+      const int64_t whole_sum = sum > 0 ? sum : std::ssize(open);
       const int64_t product = rest * weight;
       return std::pair{product / whole_sum,
                        static_cast<double>(product % whole_sum) / static_cast<double>(whole_sum)};
@@ -126,9 +126,9 @@ const Declare cosine_floor("cosine_floor", "number [0, 1]", "0.8",
 
 Table<int64_t> same_for_owners(const AllocationRequest& request,
                                const std::vector<int64_t>& per_layer) {
-  Table<int64_t> b(static_cast<int64_t>(per_layer.size()), request.owners);
+  Table<int64_t> b(std::ssize(per_layer), request.owners);
   for (int64_t l = 0; l < b.rows(); ++l)
-    for (int64_t& entry : b.row(l)) entry = per_layer[static_cast<size_t>(l)];
+    for (int64_t& entry : b.row(l)) entry = per_layer[l];
   return b;
 }
 
@@ -225,7 +225,7 @@ struct Cosine : Allocate {
       const double angle = std::numbers::pi * layer.layer / request.model_layers;
       weights.push_back(0.2 + 0.8 * (floor + (1 - floor) * (1 + std::cos(angle)) / 2));
     }
-    const auto total = static_cast<int64_t>(weights.size()) * request.budget;
+    const auto total = std::ssize(weights) * request.budget;
     return same_for_owners(request, apportion(total, weights, request.entries));
   }
 };
@@ -268,11 +268,11 @@ struct D2o : Allocate {
     std::vector<double> weights;
     for (const AllocationLayer& layer : request.layers)
       weights.push_back(std::exp(-layer.scored->statistic.at(0)));
-    const auto layers = static_cast<int64_t>(weights.size());
+    const auto layers = std::ssize(weights);
     const auto shares = apportion(layers * request.budget, weights, request.entries);
     Table<int64_t> b(layers, request.owners);
     for (int64_t l = 0; l < layers; ++l)
-      for (int64_t& entry : b.row(l)) entry = shares[static_cast<size_t>(l)];
+      for (int64_t& entry : b.row(l)) entry = shares[l];
     return b;
   }
 };
@@ -293,12 +293,11 @@ struct Preference : RowStatistic {
       squares_.assign(columns, 0.0);
     }
     rows_ = row_begin + block.rows;
-    std::vector<double> entropy(static_cast<size_t>(block.heads), 0.0);
+    std::vector<double> entropy(block.heads, 0.0);
     parallel_for(block.heads, [&](int64_t head) {
       for (int64_t r = 0; r < block.rows; ++r)
-        entropy[static_cast<size_t>(head)] += add_row(
-            block.attention_row(static_cast<int>(head), r) + candidates.begin, head,
-            row_begin + r + 1, candidates.size());
+        entropy[head] += add_row(block.attention_row(static_cast<int>(head), r) + candidates.begin,
+                                 head, row_begin + r + 1, candidates.size());
     });
     for (const double of_head : entropy) entropy_ += of_head;
   }
@@ -347,7 +346,7 @@ struct Cake : Allocate {
   }
   Table<int64_t> budgets(const AllocationRequest& request) const override {
     const int64_t m = request.window;
-    const auto layers = static_cast<int64_t>(request.layers.size());
+    const auto layers = std::ssize(request.layers);
     Table<int64_t> b(layers, request.owners, request.budget);
     if (request.budget <= m) return b;
     std::vector<double> preference;
@@ -359,7 +358,7 @@ struct Cake : Allocate {
     }
     const auto shares = apportion(layers * (request.budget - m), preference, request.entries - m);
     for (int64_t l = 0; l < layers; ++l)
-      for (int64_t& entry : b.row(l)) entry = m + shares[static_cast<size_t>(l)];
+      for (int64_t& entry : b.row(l)) entry = m + shares[l];
     return b;
   }
 };

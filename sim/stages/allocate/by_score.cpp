@@ -48,19 +48,19 @@ class Competition {
       : Competition(request, std::vector<double>(request.layers.size(), 1.0)) {}
   /// `factors`: what scores of each layer count times.
   Competition(const AllocationRequest& request, std::vector<double> factors)
-      : request_(request), budgets_(static_cast<int64_t>(request.layers.size()), request.owners),
+      : request_(request), budgets_(std::ssize(request.layers), request.owners),
         factors_(std::move(factors)) {}
 
   /// Every head is sure of its best max(|guaranteed|, floor) entries; the others compete.
   void mark(size_t layer, int64_t floor) {
     const AllocationLayer& one = request_.layers[layer];
     for (int64_t owner = 0; owner < request_.owners; ++owner) {
-      const auto& sure = one.guaranteed[static_cast<size_t>(owner)];
+      const auto& sure = one.guaranteed[owner];
       Queue queue{.layer = layer, .owner = owner, .entries = {}, .rank = {}};
-      std::vector<uint8_t> taken(static_cast<size_t>(request_.entries), 0);
+      std::vector<uint8_t> taken(request_.entries, 0);
       for (uint32_t i : sure) taken[i] = 1;
-      auto marked = static_cast<int64_t>(sure.size());
-      for (uint32_t i : one.ranking->order[static_cast<size_t>(owner)]) {
+      auto marked = std::ssize(sure);
+      for (uint32_t i : one.ranking->order[owner]) {
         if (taken[i]) continue;
         if (marked < floor)
           ++marked;
@@ -78,16 +78,16 @@ class Competition {
     const AllocationLayer& one = request_.layers[layer];
     double top = -INFINITY;
     for (int64_t owner = 0; owner < request_.owners; ++owner) {
-      const auto& order = one.ranking->order[static_cast<size_t>(owner)];
+      const auto& order = one.ranking->order[owner];
       if (!order.empty()) top = std::max(top, score(layer, owner, order.front()));
     }
     top_.resize(request_.layers.size());
     top_[layer] = top;
     for (int64_t owner = 0; owner < request_.owners; ++owner) {
       Queue queue{.layer = layer, .owner = owner, .entries = {}, .rank = {}};
-      const auto& sure = one.guaranteed[static_cast<size_t>(owner)];
-      const auto guarded = static_cast<size_t>(one.guarded[static_cast<size_t>(owner)]);
-      std::vector<uint8_t> taken(static_cast<size_t>(request_.entries), 0);
+      const auto& sure = one.guaranteed[owner];
+      const auto guarded = static_cast<size_t>(one.guarded[owner]);
+      std::vector<uint8_t> taken(request_.entries, 0);
       for (size_t at = 0; at < sure.size(); ++at) {
         taken[sure[at]] = 1;
         queue.entries.push_back(sure[at]);
@@ -97,7 +97,7 @@ class Competition {
       const auto forced = queue.entries.begin() + static_cast<int64_t>(guarded);
       std::sort(queue.entries.begin(), forced, later);
       std::sort(forced, queue.entries.end(), later);
-      for (uint32_t i : one.ranking->order[static_cast<size_t>(owner)])
+      for (uint32_t i : one.ranking->order[owner])
         if (!taken[i]) {
           queue.entries.push_back(i);
           queue.rank.push_back(2);
@@ -141,10 +141,10 @@ class Competition {
   }
   Offer offer(size_t q, int64_t at) const {
     const Queue& queue = queues_[q];
-    const uint32_t i = queue.entries[static_cast<size_t>(at)];
+    const uint32_t i = queue.entries[at];
     const Ranking& ranking = *request_.layers[queue.layer].ranking;
     Offer made{.position = i, .queue = q};
-    made.rank = queue.rank.empty() ? 2 : queue.rank[static_cast<size_t>(at)];
+    made.rank = queue.rank.empty() ? 2 : queue.rank[at];
     made.score = made.rank < 2 ? top_[queue.layer] : score(queue.layer, queue.owner, i);
     if (made.rank == 2 && ranking.raw) made.raw = (*ranking.raw)(queue.owner, i);
     return made;
@@ -166,8 +166,7 @@ bool protection_fills(const AllocationRequest& request) {
 }
 
 Table<int64_t> uniform_budgets(const AllocationRequest& request) {
-  return Table<int64_t>(static_cast<int64_t>(request.layers.size()), request.owners,
-                        request.budget);
+  return Table<int64_t>(std::ssize(request.layers), request.owners, request.budget);
 }
 
 int64_t total_of(const AllocationRequest& request, int64_t layers) {
@@ -184,8 +183,8 @@ struct Ada : Allocate {
     int64_t floor = share.floor_times(request.budget);
     if (rounds_like_kvpress(*request.settings) && share.value() > 0)
       floor = std::max<int64_t>(1, floor);
-    Table<int64_t> all(static_cast<int64_t>(request.layers.size()), request.owners);
-    for (size_t l = 0; l < request.layers.size(); ++l) {
+    Table<int64_t> all(std::ssize(request.layers), request.owners);
+    for (int64_t l = 0; l < std::ssize(request.layers); ++l) {
       AllocationRequest one = request;
       one.layers = {request.layers[l]};
       Table<int64_t> b;
@@ -196,7 +195,7 @@ struct Ada : Allocate {
         competition.mark(0, floor);
         b = competition.fill(total_of(one, 1));
       }
-      std::copy(b.row(0).begin(), b.row(0).end(), all.row(static_cast<int64_t>(l)).begin());
+      std::copy(b.row(0).begin(), b.row(0).end(), all.row(l).begin());
     }
     return all;
   }
@@ -221,7 +220,7 @@ struct Joint : Allocate {
     Competition competition(request, layer_factors(request));
     for (size_t l = 0; l < request.layers.size(); ++l)
       compete ? competition.enter_all(l) : competition.mark(l, 0);
-    return competition.fill(total_of(request, static_cast<int64_t>(request.layers.size())));
+    return competition.fill(total_of(request, std::ssize(request.layers)));
   }
 };
 
@@ -251,7 +250,7 @@ struct AdaInterpolate : Allocate {
   Table<int64_t> budgets(const AllocationRequest& request) const override {
     const int64_t c = request.budget - request.window;
     if (c <= 0) return uniform_budgets(request);
-    Table<int64_t> all(static_cast<int64_t>(request.layers.size()), request.owners);
+    Table<int64_t> all(std::ssize(request.layers), request.owners);
     for (size_t l = 0; l < request.layers.size(); ++l)
       std::ranges::copy(interpolate(request, l, c), all.row(static_cast<int64_t>(l)).begin());
     return all;
@@ -269,16 +268,14 @@ struct Lava : Allocate {
   Table<int64_t> budgets(const AllocationRequest& request) const override {
     const int64_t c = request.budget - request.window;
     if (c <= 0) return uniform_budgets(request);
-    const auto layers = static_cast<int64_t>(request.layers.size());
+    const auto layers = std::ssize(request.layers);
     std::vector<double> entropies;
     for (const AllocationLayer& layer : request.layers) entropies.push_back(entropy(layer));
     const std::vector<int64_t> shares = apportion(layers * c, entropies,
                                                   request.entries - request.window);
     Table<int64_t> all(layers, request.owners);
     for (int64_t l = 0; l < layers; ++l)
-      std::ranges::copy(
-          interpolate(request, static_cast<size_t>(l), shares[static_cast<size_t>(l)]),
-          all.row(l).begin());
+      std::ranges::copy(interpolate(request, l, shares[l]), all.row(l).begin());
     return all;
   }
 
@@ -290,7 +287,7 @@ struct Lava : Allocate {
     double sum = 0, logs = 0;
     const Table<double>& scores = *layer.ranking->score;
     for (int64_t owner = 0; owner < scores.rows(); ++owner)
-      for (const uint32_t i : layer.ranking->order[static_cast<size_t>(owner)]) {
+      for (const uint32_t i : layer.ranking->order[owner]) {
         const double s = scores(owner, i);
         if (!(s > 0)) continue;
         sum += s;

@@ -36,13 +36,13 @@ Head measure(const AllocationRequest& request, size_t at, int64_t owner) {
   const ClassOrder order = class_order(*request.settings, scored, owner, {0, request.entries});
   const auto row = layer.ranking->score->row(owner);
   std::vector<double> score(row.size(), 0.0);
-  for (const uint32_t i : layer.ranking->order[static_cast<size_t>(owner)]) score[i] = row[i];
+  for (const uint32_t i : layer.ranking->order[owner]) score[i] = row[i];
   const double all = std::accumulate(score.begin(), score.end(), 0.0);
   const bool shares = all > 0 && std::isfinite(all) && *std::ranges::min_element(score) >= 0;
   const double total = shares ? all : static_cast<double>(request.entries);
 
   Head head{.layer = at, .owner = owner};
-  std::vector<uint8_t> in(static_cast<size_t>(request.entries), 0);
+  std::vector<uint8_t> in(request.entries, 0);
   double sum = 0;
   int64_t size = 0;
   const auto add = [&](uint32_t i) {
@@ -51,7 +51,7 @@ Head measure(const AllocationRequest& request, size_t at, int64_t owner) {
     ++size;
     sum += shares ? score[i] : 1;
   };
-  for (const uint32_t i : layer.guaranteed[static_cast<size_t>(owner)]) add(i);
+  for (const uint32_t i : layer.guaranteed[owner]) add(i);
   double most = 0;
   for (size_t set = 0, x = 0; set + 1 < kSets; ++set) {
     for (; static_cast<int64_t>(x) < order.ends[set]; ++x) add(order.entries[x]);
@@ -123,7 +123,7 @@ struct FastGen : Allocate {
     } else {
       for (const Head& head : heads) sets.push_back(head.cheapest(settings.real(class_recovery)));
     }
-    Table<int64_t> b(static_cast<int64_t>(request.layers.size()), request.owners);
+    Table<int64_t> b(std::ssize(request.layers), request.owners);
     for (size_t h = 0; h < heads.size(); ++h)
       b(static_cast<int64_t>(heads[h].layer), heads[h].owner) = heads[h].size[sets[h]];
     return b;

@@ -35,17 +35,16 @@ struct Duo : TableAllocate {
       int64_t layer, owner;
     };
     std::vector<Head> heads;
-    for (size_t l = 0; l < request.layers.size(); ++l)
+    for (int64_t l = 0; l < std::ssize(request.layers); ++l)
       for (int64_t owner = 0; owner < request.owners; ++owner)
-        heads.push_back({std::clamp(gates(request.layers[l].layer, owner), 0.0, 1.0),
-                         static_cast<int64_t>(l), owner});
+        heads.push_back({std::clamp(gates(request.layers[l].layer, owner), 0.0, 1.0), l, owner});
     std::stable_sort(heads.begin(), heads.end(),
                      [](const Head& a, const Head& b) { return a.gate < b.gate; });
     const Settings& settings = *request.settings;
     const int64_t streaming = std::min(
         request.entries,
         settings.count(keys::sinks) + settings.share(keys::recent, request.budget));
-    const auto count = static_cast<int64_t>(heads.size());
+    const auto count = std::ssize(heads);
     int64_t stream = 0;
     if (settings.is_none(streaming_share)) {
       const int64_t total = count * request.budget;
@@ -54,9 +53,9 @@ struct Duo : TableAllocate {
     } else {
       stream = settings.decimal(streaming_share).half_even_times(count);
     }
-    Table<int64_t> b(static_cast<int64_t>(request.layers.size()), request.owners, request.entries);
+    Table<int64_t> b(std::ssize(request.layers), request.owners, request.entries);
     for (int64_t at = 0; at < stream; ++at) {
-      const Head& head = heads[static_cast<size_t>(at)];
+      const Head& head = heads[at];
       b(head.layer, head.owner) = streaming;
     }
     return b;
@@ -70,15 +69,14 @@ struct FromTable : TableAllocate {
   bool ignores_budget() const override { return true; }
   Table<int64_t> budgets(const AllocationRequest& request) const override {
     const Table<double> rows = read(request);
-    Table<int64_t> b(static_cast<int64_t>(request.layers.size()), request.owners);
-    for (size_t l = 0; l < request.layers.size(); ++l)
+    Table<int64_t> b(std::ssize(request.layers), request.owners);
+    for (int64_t l = 0; l < std::ssize(request.layers); ++l)
       for (int64_t owner = 0; owner < request.owners; ++owner) {
         const double entry = rows(request.layers[l].layer, owner);
         if (entry < 0 || entry != std::floor(entry))
           bad_data({"a budget that is no whole number", request.settings->text(table),
                     shortest(entry), "an integer >= 0"});
-        b(static_cast<int64_t>(l),
-          owner) = static_cast<int64_t>(std::min(entry, static_cast<double>(request.entries)));
+        b(l, owner) = static_cast<int64_t>(std::min(entry, static_cast<double>(request.entries)));
       }
     return b;
   }
@@ -110,21 +108,20 @@ struct Threshold : Allocate {
   bool nests(const Settings&) const override { return true; }  // the same set at every budget
   Table<int64_t> budgets(const AllocationRequest& request) const override {
     const Settings& settings = *request.settings;
-    Table<int64_t> all(static_cast<int64_t>(request.layers.size()), request.owners);
-    for (size_t l = 0; l < request.layers.size(); ++l) {
+    Table<int64_t> all(std::ssize(request.layers), request.owners);
+    for (int64_t l = 0; l < std::ssize(request.layers); ++l) {
       const AllocationLayer& layer = request.layers[l];
       for (int64_t owner = 0; owner < request.owners; ++owner) {
         const auto scores = layer.ranking->score->row(owner);
-        const auto& order = layer.ranking->order[static_cast<size_t>(owner)];
+        const auto& order = layer.ranking->order[owner];
         const double least = settings.real(threshold) *
                              unit(settings.word<Of>(threshold_of), scores, order);
-        const auto& sure = layer.guaranteed[static_cast<size_t>(owner)];
+        const auto& sure = layer.guaranteed[owner];
         std::vector<uint8_t> taken(scores.size(), 0);
         for (const uint32_t i : sure) taken[i] = 1;
-        all(static_cast<int64_t>(l), owner) = std::ssize(sure) +
-                                              std::ranges::count_if(order, [&](uint32_t i) {
-                                                return !taken[i] && scores[i] > least;
-                                              });
+        all(l, owner) = std::ssize(sure) + std::ranges::count_if(order, [&](uint32_t i) {
+                          return !taken[i] && scores[i] > least;
+                        });
       }
     }
     return all;
@@ -155,11 +152,11 @@ LayerRanks ranks_of(const AllocationLayer& layer, int64_t owners, int64_t entrie
   for (const auto& guaranteed : layer.guaranteed)
     ranks.sure = std::max(ranks.sure, std::ssize(guaranteed));
   for (int64_t owner = 0; owner < owners; ++owner) {
-    const auto& guaranteed = layer.guaranteed[static_cast<size_t>(owner)];
-    std::vector<uint8_t> taken(static_cast<size_t>(entries), 0);
+    const auto& guaranteed = layer.guaranteed[owner];
+    std::vector<uint8_t> taken(entries, 0);
     for (const uint32_t i : guaranteed) taken[i] = 1;
     std::vector<double> own(guaranteed.size(), 0.0);  // below `sure`, never looked at
-    for (const uint32_t i : layer.ranking->order[static_cast<size_t>(owner)])
+    for (const uint32_t i : layer.ranking->order[owner])
       if (!taken[i]) own.push_back((*layer.ranking->score)(owner, i));
     if (owner == 0) ranks.score.assign(own.size(), 0.0);
     ranks.score.resize(std::min(ranks.score.size(), own.size()));
@@ -173,8 +170,7 @@ LayerRanks ranks_of(const AllocationLayer& layer, int64_t owners, int64_t entrie
 void lift_first(std::vector<LayerRanks>& layers) {
   std::vector<double>& first = layers.front().score;
   for (const LayerRanks& layer : layers)
-    for (size_t r = static_cast<size_t>(layer.sure); r < std::min(first.size(), layer.score.size());
-         ++r)
+    for (size_t r = layer.sure; r < std::min(first.size(), layer.score.size()); ++r)
       first[r] = std::max(first[r], layer.score[r]);
 }
 
@@ -207,15 +203,15 @@ struct CompositeTokens : Allocate {
       given.push_back(layers[l].sure);
       left -= layers[l].sure;
       for (int64_t r = layers[l].sure; r < std::ssize(layers[l].score); ++r)
-        open.push_back({layers[l].score[static_cast<size_t>(r)], l, r});
+        open.push_back({layers[l].score[r], l, r});
     }
     left = std::clamp<int64_t>(left, 0, std::ssize(open));
     std::ranges::nth_element(open, open.begin() + left, [](const Composite& a, const Composite& b) {
       return std::tuple(-a.score, a.layer, a.rank) < std::tuple(-b.score, b.layer, b.rank);
     });
-    for (int64_t k = 0; k < left; ++k) ++given[open[static_cast<size_t>(k)].layer];
+    for (int64_t k = 0; k < left; ++k) ++given[open[k].layer];
     for (int64_t l = 0; l < count; ++l)
-      std::ranges::fill(all.row(l), std::max<int64_t>(1, given[static_cast<size_t>(l)]));
+      std::ranges::fill(all.row(l), std::max<int64_t>(1, given[l]));
     return all;
   }
 };

@@ -8,14 +8,11 @@ template <class T>
 class LineTable {
  public:
   LineTable(int lines, int64_t slots, T value)
-      : fill_(value),
-        lines_(static_cast<size_t>(lines), std::vector<T>(static_cast<size_t>(slots), value)) {}
+      : fill_(value), lines_(lines, std::vector<T>(slots, value)) {}
 
-  std::vector<T>& line(int l) { return lines_[static_cast<size_t>(l)]; }
-  T& at(int64_t slot, int l) { return lines_[static_cast<size_t>(l)][static_cast<size_t>(slot)]; }
-  const T& at(int64_t slot, int l) const {
-    return lines_[static_cast<size_t>(l)][static_cast<size_t>(slot)];
-  }
+  std::vector<T>& line(int l) { return lines_[l]; }
+  T& at(int64_t slot, int l) { return lines_[l][slot]; }
+  const T& at(int64_t slot, int l) const { return lines_[l][slot]; }
   void append() {
     for (auto& line : lines_) line.push_back(fill_);
   }
@@ -44,8 +41,8 @@ struct Newest : Estimates {
   Newest(int lines, int64_t slots) : newest_(lines, slots, kNothing) {}
   std::unique_ptr<Estimates> copy() const override { return std::make_unique<Newest>(*this); }
   void see(int line, std::span<const double> logits) override {
-    for (size_t s = 0; s < logits.size(); ++s)
-      if (logits[s] != kNothing) newest_.at(static_cast<int64_t>(s), line) = logits[s];
+    for (int64_t s = 0; s < std::ssize(logits); ++s)
+      if (logits[s] != kNothing) newest_.at(s, line) = logits[s];
   }
   double log_score(int64_t slot, int line) const override { return newest_.at(slot, line); }
   void append() override { newest_.append(); }
@@ -154,8 +151,8 @@ struct WindowAverage : Estimates {
     return std::make_unique<WindowAverage>(*this);
   }
   void see(int line, std::span<const double> logits) override {
-    for (size_t s = 0; s < logits.size(); ++s)
-      if (logits[s] != kNothing) recent_.at(static_cast<int64_t>(s), line).add(logits[s], window_);
+    for (int64_t s = 0; s < std::ssize(logits); ++s)
+      if (logits[s] != kNothing) recent_.at(s, line).add(logits[s], window_);
   }
   double log_score(int64_t slot, int line) const override {
     const Recent& recent = recent_.at(slot, line);
@@ -187,8 +184,7 @@ struct WindowMean : ScoreEstimate {
   }
   std::unique_ptr<Estimates> start(const Settings& settings, int64_t budget, int lines,
                                    int64_t slots) const override {
-    return std::make_unique<WindowAverage>(static_cast<size_t>(window_of(settings, budget)), lines,
-                                           slots);
+    return std::make_unique<WindowAverage>(window_of(settings, budget), lines, slots);
   }
 };
 const Register<ScoreEstimate, Last, Ema, WindowMean> registered;

@@ -78,10 +78,10 @@ struct BelowMeanRows : IndicatorRows {
   void row(const AttentionBlock& block, int head, int64_t row, Range candidates,
            std::span<double> out) const override {
     const float* a = block.attention_row(head, row) + candidates.begin;
-    const int64_t position = block.positions[static_cast<size_t>(row)];
+    const int64_t position = block.positions[row];
     const auto share = static_cast<float>(bound(position));
-    for (size_t c = 0; c < out.size(); ++c) {
-      const bool visible = candidates.begin + static_cast<int64_t>(c) <= position;
+    for (int64_t c = 0; c < std::ssize(out); ++c) {
+      const bool visible = candidates.begin + c <= position;
       out[c] = visible && a[c] < share ? -1 : 0;
     }
   }
@@ -115,7 +115,7 @@ struct ExpLogitRows : IndicatorRows {
   void row(const AttentionBlock& block, int head, int64_t row, Range candidates,
            std::span<double> out) const override {
     const float* logits = block.logit_row(head, row) + candidates.begin;
-    const double largest = largest_[static_cast<size_t>(block.kv_head * block.heads + head)];
+    const double largest = largest_[block.kv_head * block.heads + head];
     for (size_t c = 0; c < out.size(); ++c)
       out[c] = std::exp(static_cast<double>(logits[c]) - largest);
   }
@@ -131,14 +131,14 @@ struct ExpLogit : RowIndicator {
   bool needs_logits() const override { return true; }
   bool takes_probes() const override { return false; }
   Rows rows(LayerWork& work, const Settings& settings, const Segment& segment) const override {
-    std::vector<double> largest(static_cast<size_t>(work.query_heads()), -INFINITY);
+    std::vector<double> largest(work.query_heads(), -INFINITY);
     const bool ahead = chosen<Queries>(settings).looks_ahead();
     const AttentionPass pass{.positions = segment.positions, .look_ahead = ahead, .logits = true};
     for_each_attention_block(work, pass, [&](const AttentionBlock& block, int64_t) {
       for (int head = 0; head < block.heads; ++head)
         for (int64_t r = 0; r < block.rows; ++r) {
           const float* logits = block.logit_row(head, r);
-          double& top = largest[static_cast<size_t>(block.kv_head * block.heads + head)];
+          double& top = largest[block.kv_head * block.heads + head];
           for (int64_t i = segment.candidates.begin; i < segment.candidates.end; ++i)
             top = std::max(top, static_cast<double>(logits[i]));
         }
@@ -154,7 +154,7 @@ struct ShareRows : IndicatorRows {
   void row(const AttentionBlock& block, int head, int64_t row, Range candidates,
            std::span<double> out) const override {
     importance_.row(block, head, row, candidates, out);
-    const double total = total_of(block.positions[static_cast<size_t>(row)]);
+    const double total = total_of(block.positions[row]);
     for (double& x : out) x = total > 0 ? x / total : 0;
   }
   std::optional<AttentionSum::Of> summed_as() const override { return AttentionSum::Of::attention; }
@@ -169,7 +169,7 @@ struct ShareRows : IndicatorRows {
  private:
   double total_of(int64_t position) const {
     const auto j = std::lower_bound(positions_.begin(), positions_.end(), position);
-    return totals_[static_cast<size_t>(j - positions_.begin())];
+    return totals_[j - positions_.begin()];
   }
 
   AttentionRows importance_;
@@ -194,7 +194,7 @@ struct ImportanceShare : RowIndicator {
         for (int head = 0; head < block.heads; ++head) {
           const Row a(block.attention_row(head, r) + begin, count);
           const Row w(weights.row(block.kv_head * block.heads + head).data() + begin, count);
-          totals[static_cast<size_t>(first + r)] += (a.cast<double>() * w.cast<double>()).sum();
+          totals[first + r] += (a.cast<double>() * w.cast<double>()).sum();
         }
       });
     });

@@ -52,8 +52,8 @@ std::vector<double> leverages(const EntryRequest& request, int kv_head, Range en
   gram.diagonal().array() += kRidge;
   const Matrix solved = gram.llt().solve(x.transpose());  // [d][entries]
   const Eigen::VectorXd leverage = x.cwiseProduct(solved.transpose()).rowwise().sum();
-  std::vector<double> out(static_cast<size_t>(x.rows()));
-  for (int64_t i = 0; i < x.rows(); ++i) out[static_cast<size_t>(i)] = std::max(leverage[i], 0.0);
+  std::vector<double> out(x.rows());
+  for (int64_t i = 0; i < x.rows(); ++i) out[i] = std::max(leverage[i], 0.0);
   return out;
 }
 
@@ -64,7 +64,7 @@ void add_chunk_attention(const LayerWork& work, int kv_head, Range chunk, int64_
   const Matrix keys = widened(work.trace().k, kv_head, chunk);
   const int64_t filled = size - chunk.size();
   const std::vector<int64_t> stored = stored_queries(work, positions, false);
-  std::vector<float> query(static_cast<size_t>(keys.cols()));
+  std::vector<float> query(keys.cols());
   for (double& x : out) x += static_cast<double>(filled) / static_cast<double>(size);
   for (int head = kv_head * work.group_size(); head < (kv_head + 1) * work.group_size(); ++head)
     for (const int64_t at : stored) {
@@ -75,8 +75,7 @@ void add_chunk_attention(const LayerWork& work, int kv_head, Range chunk, int64_
       const double top = std::max(weight.maxCoeff(), filled > 0 ? 0.0 : -INFINITY);
       weight = (weight - top).exp();
       const double sum = weight.sum() + static_cast<double>(filled) * std::exp(-top);
-      for (size_t i = 0; i < out.size(); ++i)
-        out[i] += weight[static_cast<int64_t>(i)] / sum / work.group_size();
+      for (int64_t i = 0; i < std::ssize(out); ++i) out[i] += weight[i] / sum / work.group_size();
     }
 }
 
@@ -164,8 +163,7 @@ struct Compactor : ObservedIndicator {
       const auto first = std::ranges::lower_bound(segment.positions, chunk.begin);
       const auto last = std::ranges::lower_bound(segment.positions, chunk.end);
       add_chunk_attention(work, kv_head, chunk, size, {first, last},
-                          out.subspan(static_cast<size_t>(begin - scored.begin),
-                                      static_cast<size_t>(chunk.size())));
+                          out.subspan(begin - scored.begin, chunk.size()));
     }
     for (size_t i = 0; i < out.size(); ++i)
       out[i] *= static_cast<double>(norms[static_cast<size_t>(scored.begin) + i]);

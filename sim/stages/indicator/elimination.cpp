@@ -30,13 +30,12 @@ class Removal {
   Removal(Seen seen, Rows values, std::vector<const OutputMetric*> metrics, Range candidates)
       : heads_(std::ssize(seen.attention)), queries_(seen.attention.front().rows()),
         attention_(std::move(seen.attention)), values_(std::move(values)),
-        mass_(Rows::Ones(heads_, queries_)), column_(static_cast<size_t>(candidates.size())) {
+        mass_(Rows::Ones(heads_, queries_)), column_(candidates.size()) {
     std::iota(column_.begin(), column_.end(), int64_t{0});
     for (int64_t a = 0; a < heads_; ++a)
       for (int64_t b = 0; b < heads_; ++b)
-        make_pair(seen.outputs[static_cast<size_t>(a)], seen.outputs[static_cast<size_t>(b)],
-                  *metrics[static_cast<size_t>(std::min(a, b) * heads_ + std::max(a, b))], a <= b,
-                  candidates);
+        make_pair(seen.outputs[a], seen.outputs[b],
+                  *metrics[std::min(a, b) * heads_ + std::max(a, b)], a <= b, candidates);
   }
 
   /// Score of every candidate: what its removal added to the root mean square over the queries.
@@ -50,14 +49,13 @@ class Removal {
       std::iota(left.begin(), left.end(), int64_t{0});
       while (!left.empty()) {
         const std::vector<double> costs = part.increases();
-        const auto next = std::ranges::min_element(
-            left, {}, [&](int64_t at) { return costs[static_cast<size_t>(at)]; });
-        const double cost = costs[static_cast<size_t>(*next)];
+        const auto next = std::ranges::min_element(left, {}, [&](int64_t at) { return costs[at]; });
+        const double cost = costs[*next];
         if (!gone.empty() && cost > bound) break;
         before = std::max(std::sqrt(std::max(cost, 0.0)), before * kRise);
-        score[static_cast<size_t>(part.column_[static_cast<size_t>(*next)])] = before;
+        score[part.column_[*next]] = before;
         part.remove({*next});
-        gone.push_back(batch[static_cast<size_t>(*next)]);
+        gone.push_back(batch[*next]);
         left.erase(next);
       }
       std::ranges::sort(gone);
@@ -79,7 +77,7 @@ class Removal {
 
     Pair of(const std::vector<int64_t>& columns) const {
       Pair some{gram, own, crossed(Eigen::all, columns), moved(Eigen::all, columns), total, {}};
-      for (const int64_t at : columns) some.forms.push_back(forms[static_cast<size_t>(at)]);
+      for (const int64_t at : columns) some.forms.push_back(forms[at]);
       return some;
     }
   };
@@ -93,7 +91,7 @@ class Removal {
     for (const Rows& one : attention_) some.attention_.emplace_back(one(Eigen::all, columns));
     some.values_ = values_(columns, Eigen::all);
     some.mass_ = mass_;
-    for (const int64_t at : columns) some.column_.push_back(column_[static_cast<size_t>(at)]);
+    for (const int64_t at : columns) some.column_.push_back(column_[at]);
     for (const Pair& one : pairs_) some.pairs_.push_back(one.of(columns));
     return some;
   }
@@ -103,16 +101,15 @@ class Removal {
     std::vector<int64_t> order(costs.size());
     std::iota(order.begin(), order.end(), int64_t{0});
     const auto count = std::min(std::ssize(order), std::max(kFewest, std::ssize(order) / kShare));
-    std::ranges::stable_sort(order, {}, [&](int64_t at) { return costs[static_cast<size_t>(at)]; });
-    const double bound = count < std::ssize(order)
-                             ? costs[static_cast<size_t>(order[static_cast<size_t>(count)])]
-                             : std::numeric_limits<double>::infinity();
-    order.resize(static_cast<size_t>(count));
+    std::ranges::stable_sort(order, {}, [&](int64_t at) { return costs[at]; });
+    const double bound = count < std::ssize(order) ? costs[order[count]]
+                                                   : std::numeric_limits<double>::infinity();
+    order.resize(count);
     std::ranges::sort(order);
     return {std::move(order), bound};
   }
 
-  Pair& pair(int64_t a, int64_t b) { return pairs_[static_cast<size_t>(a * heads_ + b)]; }
+  Pair& pair(int64_t a, int64_t b) { return pairs_[a * heads_ + b]; }
 
   void make_pair(const Rows& z_a, const Rows& z_b, const OutputMetric& metric, bool in_order,
                  Range candidates) {
@@ -135,25 +132,25 @@ class Removal {
   std::vector<double> increases() {
     using Line = Eigen::Array<double, 1, Eigen::Dynamic>;
     const auto count = std::ssize(column_);
-    std::vector<Line> inverse(static_cast<size_t>(heads_));
+    std::vector<Line> inverse(heads_);
     Line sum = Line::Zero(count), least = Line::Ones(count);
     for (int64_t j = 0; j < queries_; ++j) {
       for (int64_t a = 0; a < heads_; ++a) {
-        const Line left = mass_(a, j) - attention_[static_cast<size_t>(a)].row(j).array();
+        const Line left = mass_(a, j) - attention_[a].row(j).array();
         least = least.min(left);
-        inverse[static_cast<size_t>(a)] = left.max(kLeastMass).inverse();
+        inverse[a] = left.max(kLeastMass).inverse();
       }
       for (int64_t a = 0; a < heads_; ++a)
         for (int64_t b = a; b < heads_; ++b) {
           const double times = a == b ? 1 : 2;
           const Pair &own = pair(a, b), &other = pair(b, a);
-          const auto of_a = attention_[static_cast<size_t>(a)].row(j).array();
-          const auto of_b = attention_[static_cast<size_t>(b)].row(j).array();
+          const auto of_a = attention_[a].row(j).array();
+          const auto of_b = attention_[b].row(j).array();
           const Eigen::Map<const Line> form(own.forms.data(), count);
           const double now = 1 / std::max(mass_(a, j), kLeastMass) *
                              (1 / std::max(mass_(b, j), kLeastMass)) * own.total[j];
           // Exactly 0 of an entry that the query does not see.
-          sum += times * (inverse[static_cast<size_t>(a)] * inverse[static_cast<size_t>(b)] *
+          sum += times * (inverse[a] * inverse[b] *
                               (own.total[j] + of_b * own.moved.row(j).array() +
                                of_a * other.moved.row(j).array() +
                                of_a * of_b *
@@ -162,11 +159,10 @@ class Removal {
                           now);
         }
     }
-    std::vector<double> added(static_cast<size_t>(count));
+    std::vector<double> added(count);
     for (int64_t i = 0; i < count; ++i)
-      added[static_cast<size_t>(i)] = least[i] > kLeastMass
-                                          ? sum[i] / static_cast<double>(queries_)
-                                          : std::numeric_limits<double>::infinity();
+      added[i] = least[i] > kLeastMass ? sum[i] / static_cast<double>(queries_)
+                                       : std::numeric_limits<double>::infinity();
     return added;
   }
 
@@ -177,7 +173,7 @@ class Removal {
     for (const Pair& one : pairs_) before.emplace_back(one.moved(Eigen::all, gone));
     const Rows values = values_(gone, Eigen::all);  // [K][dv]
     for (int64_t a = 0; a < heads_; ++a) {
-      const Rows& share = shares[static_cast<size_t>(a)];
+      const Rows& share = shares[a];
       const Eigen::VectorXd all = share.rowwise().sum();
       for (int64_t b = 0; b < heads_; ++b) {
         Pair& own = pair(a, b);
@@ -189,9 +185,8 @@ class Removal {
         own.moved.colwise() += all.cwiseProduct(own.own) - share.cwiseProduct(back).rowwise().sum();
         // T_a grew first, then T_b.
         const Rows now = own.moved(Eigen::all, gone);
-        own.total +=
-            share.cwiseProduct(before[static_cast<size_t>(b * heads_ + a)]).rowwise().sum() +
-            shares[static_cast<size_t>(b)].cwiseProduct(now).rowwise().sum();
+        own.total += share.cwiseProduct(before[b * heads_ + a]).rowwise().sum() +
+                     shares[b].cwiseProduct(now).rowwise().sum();
       }
       mass_.row(a) -= all.transpose();
     }
@@ -230,17 +225,16 @@ struct Elimination : ObservedIndicator {
     if (scores.columns() == 0 || segment.positions.empty()) return scores;
     std::vector<Seen> seen = see(work, segment, chosen<Queries>(request.settings).looks_ahead());
     std::vector<std::vector<const OutputMetric*>> metrics;
-    metrics.reserve(static_cast<size_t>(work.kv_heads()));
+    metrics.reserve(work.kv_heads());
     for (int head = 0; head < work.kv_heads(); ++head) metrics.push_back(metrics_of(work, head));
     parallel_for(work.kv_heads(), [&](int64_t head) {
       const Table<float> all = work.values(static_cast<int>(head));
-      const auto at = static_cast<size_t>(head);
       const Eigen::Map<const Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>>
           values(all.data(), all.rows(), all.columns());
       Removal removal(
-          std::move(seen[at]),
+          std::move(seen[head]),
           values.middleRows(segment.candidates.begin, segment.candidates.size()).cast<double>(),
-          metrics[at], segment.candidates);
+          metrics[head], segment.candidates);
       std::ranges::copy(removal.scores(), scores.row(head).begin());
     });
     return scores;
@@ -263,23 +257,23 @@ struct Elimination : ObservedIndicator {
     const auto queries = std::ssize(segment.positions);
     const Range candidates = segment.candidates;
     const auto g = static_cast<size_t>(work.group_size());
-    std::vector<Seen> seen(static_cast<size_t>(work.kv_heads()),
+    std::vector<Seen> seen(work.kv_heads(),
                            {std::vector<Rows>(g, Rows(queries, candidates.size())),
                             std::vector<Rows>(g, Rows(queries, work.value_dim()))});
     const AttentionPass pass{
         .positions = segment.positions, .look_ahead = look_ahead, .outputs = true};
     for_each_attention_block(work, pass, [&](const AttentionBlock& block, int64_t first) {
-      Seen& own = seen[static_cast<size_t>(block.kv_head)];
+      Seen& own = seen[block.kv_head];
       for (int head = 0; head < block.heads; ++head)
         for (int64_t row = 0; row < block.rows; ++row) {
           const float* attention = block.attention_row(head, row);
-          auto to = own.attention[static_cast<size_t>(head)].row(first + row);
+          auto to = own.attention[head].row(first + row);
           for (int64_t i = 0; i < candidates.size(); ++i)
             to[i] = candidates.begin + i < block.columns
                         ? static_cast<double>(attention[candidates.begin + i])
                         : 0;
           const float* z = block.outputs.data() + (head * block.rows + row) * work.value_dim();
-          auto output = own.outputs[static_cast<size_t>(head)].row(first + row);
+          auto output = own.outputs[head].row(first + row);
           for (int64_t c = 0; c < work.value_dim(); ++c) output[c] = static_cast<double>(z[c]);
         }
     });

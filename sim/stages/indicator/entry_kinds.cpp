@@ -67,7 +67,7 @@ void for_each_key(const LayerWork& work, int kv_head, const Visit& visit) {
   for (int64_t begin = 0; begin < work.entries(); begin += keys.rows()) {
     const int64_t end = std::min(work.entries(), begin + keys.rows());
     k.read(kv_head, begin, end, keys.data());
-    for (int64_t i = begin; i < end; ++i) visit(static_cast<size_t>(i), keys.row(i - begin));
+    for (int64_t i = begin; i < end; ++i) visit(i, keys.row(i - begin));
   }
 }
 
@@ -105,7 +105,7 @@ struct KeyDifference : EntryIndicator {
   Table<double> entries(const EntryRequest& request) const override {
     return per_kv_head(request, [&](int kv, std::span<double> out) {
       const auto entries = static_cast<double>(request.work.entries());
-      std::vector<double> anchor(static_cast<size_t>(request.work.trace().k.dim(2)), 0.0);
+      std::vector<double> anchor(request.work.trace().k.dim(2), 0.0);
       std::vector<double> length(out.size());
       for_each_key(request.work, kv, [&](size_t i, std::span<const float> k) {
         const double size = length[i] = norm(k);
@@ -141,16 +141,16 @@ constexpr int64_t kBlock = 16;  // entries over which squared norms are shared o
 
 /// Share of an entry in the squared norms of its block; 0 where all of it are 0.
 std::vector<double> block_shares(const Table<float>& vectors) {
-  std::vector<double> share(static_cast<size_t>(vectors.rows()), 0.0);
+  std::vector<double> share(vectors.rows(), 0.0);
   for (int64_t begin = 0; begin < vectors.rows(); begin += kBlock) {
     const int64_t end = std::min(vectors.rows(), begin + kBlock);
     double sum = 0;
     for (int64_t i = begin; i < end; ++i) {
-      double& square = share[static_cast<size_t>(i)];
+      double& square = share[i];
       for (const float x : vectors.row(i)) square += static_cast<double>(x) * x;
       sum += square;
     }
-    for (int64_t i = begin; i < end && sum > 0; ++i) share[static_cast<size_t>(i)] /= sum;
+    for (int64_t i = begin; i < end && sum > 0; ++i) share[i] /= sum;
   }
   return share;
 }
@@ -193,13 +193,11 @@ std::vector<double> block_scores(const Tensor& tensor, int kv_head, int64_t begi
   }
   const Eigen::ArrayXd divisor = (high == low).select(INFINITY, high - low);
   Eigen::ArrayXd scaled(channels);
-  std::vector<double> score(static_cast<size_t>(size));
+  std::vector<double> score(size);
   for (int64_t t = 0; t < size; ++t) {
     scaled = (token(t) - low) / divisor;
     const double squares = (scaled - scaled.mean()).square().sum();
-    score[static_cast<size_t>(t)] = channels > 1
-                                        ? std::sqrt(squares / static_cast<double>(channels - 1))
-                                        : 0;
+    score[t] = channels > 1 ? std::sqrt(squares / static_cast<double>(channels - 1)) : 0;
   }
   const double top = *std::max_element(score.begin(), score.end());
   double sum = 0;
@@ -243,7 +241,7 @@ struct Lag : EntryIndicator {
         std::vector<double> score = block_scores(trace.k, kv_head, begin, size);
         const std::vector<double> of_values = block_scores(trace.v, kv_head, begin, size);
         for (size_t t = 0; t < score.size(); ++t) score[t] = (score[t] + of_values[t]) / 2;
-        write_ranks(score, out.subspan(static_cast<size_t>(begin), static_cast<size_t>(size)));
+        write_ranks(score, out.subspan(begin, size));
       });
     }
     return x;

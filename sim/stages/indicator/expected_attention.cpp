@@ -17,9 +17,9 @@ Table<float> unrotated_queries(const LayerWork& work, int head,
   Table<float> queries(std::ssize(positions), work.trace().q.dim(2));
   RotationMemory rotation;
   for (int64_t r = 0; r < queries.rows(); ++r) {
-    const int64_t query = stored[static_cast<size_t>(r)];
+    const int64_t query = stored[r];
     work.trace().q.read(head, query, query + 1, queries.row(r).data());
-    rotation.rotate(work.rotation(), -positions[static_cast<size_t>(r)], queries.row(r));
+    rotation.rotate(work.rotation(), -positions[r], queries.row(r));
   }
   return queries;
 }
@@ -101,7 +101,7 @@ struct UnmaskedRows : StoredRows {
     Table<float> queries(block.heads * block.rows, keys_.columns());
     for (int x = 0; x < block.heads; ++x)
       for (int64_t r = 0; r < block.rows; ++r) {
-        const int64_t query = stored[static_cast<size_t>(r)];
+        const int64_t query = stored[r];
         work_.trace().q.read(block.kv_head * block.heads + x, query, query + 1,
                              queries.row(x * block.rows + r).data());
       }
@@ -208,7 +208,7 @@ struct ExpectedAttention : ObservedIndicator {
     LayerWork& work = request.work;
     const int64_t sinks = request.settings.count(keys::sinks);
     const auto positions = observing_from(segment, sinks);
-    std::vector<int64_t> later(static_cast<size_t>(request.settings.count(expected_steps)));
+    std::vector<int64_t> later(request.settings.count(expected_steps));
     std::iota(later.begin(), later.end(), work.entries());
     const MeanRotation rotation(work.rotation(), later);
     const Range candidates = segment.candidates;
@@ -228,10 +228,9 @@ struct ExpectedAttention : ObservedIndicator {
         const Matrix keys =
             Eigen::Map<const Stored>(stored.data(), last - first, stored.columns()).cast<double>();
         add_logits(queries, work.trace().scale, keys,
-                   row.subspan(static_cast<size_t>(first - candidates.begin),
-                               static_cast<size_t>(last - first)));
+                   row.subspan(first - candidates.begin, last - first));
       }
-      softmax_from(static_cast<size_t>(unscored), row);
+      softmax_from(unscored, row);
     });
     return scores;
   }

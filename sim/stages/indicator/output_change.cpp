@@ -14,8 +14,8 @@ constexpr int64_t kColumns = 512;
 /// x G y^T.
 double inner(std::span<const double> x, const Table<double>& gram, std::span<const double> y) {
   double sum = 0;
-  for (size_t r = 0; r < x.size(); ++r) {
-    const auto row = gram.row(static_cast<int64_t>(r));
+  for (int64_t r = 0; r < std::ssize(x); ++r) {
+    const auto row = gram.row(r);
     double of_row = 0;
     for (size_t c = 0; c < y.size(); ++c) of_row += row[c] * y[c];
     sum += x[r] * of_row;
@@ -68,10 +68,10 @@ struct OutputChangeRows : StoredRows {
 
  private:
   static int64_t visible(const AttentionBlock& block, int64_t row) {
-    return std::min(block.columns, block.positions[static_cast<size_t>(row)] + 1);
+    return std::min(block.columns, block.positions[row] + 1);
   }
   const HeadRow& head_row(const AttentionBlock& block, int head, int64_t row) const {
-    return rows_[static_cast<size_t>(head * block.rows + row)];
+    return rows_[head * block.rows + row];
   }
 
   void find_pairs(const AttentionBlock& block) {
@@ -90,10 +90,10 @@ struct OutputChangeRows : StoredRows {
 
   void find_rows(const AttentionBlock& block) {
     outputs_.assign(block.outputs.begin(), block.outputs.end());
-    rows_.assign(static_cast<size_t>(block.heads * block.rows), {});
+    rows_.assign(block.heads * block.rows, {});
     const auto dv = static_cast<size_t>(work_.value_dim());
     parallel_for(std::ssize(rows_), [&](int64_t index) {
-      HeadRow& own = rows_[static_cast<size_t>(index)];
+      HeadRow& own = rows_[index];
       own.output = std::span(outputs_).subspan(static_cast<size_t>(index) * dv, dv);
       const int64_t row = index % block.rows;
       const float* a = block.attention_row(static_cast<int>(index / block.rows), row);
@@ -107,17 +107,16 @@ struct OutputChangeRows : StoredRows {
     using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
     const int64_t rows = block.rows, dv = work_.value_dim();
     turned_ = Table<double>(std::ssize(metrics_) * rows, dv);
-    forms_.resize(static_cast<size_t>(turned_.rows()));
+    forms_.resize(turned_.rows());
     parallel_for(std::ssize(metrics_), [&](int64_t index) {
       const auto [a, b] = pairs_[static_cast<size_t>(index) % pairs_.size()];
       const int64_t first = index / std::ssize(pairs_) * size_;
-      const Eigen::Map<const Matrix> of_a(&outputs_[static_cast<size_t>((first + a) * rows * dv)],
-                                          rows, dv),
-          of_b(&outputs_[static_cast<size_t>((first + b) * rows * dv)], rows, dv),
-          gram(metrics_[static_cast<size_t>(index)]->gram.data(), dv, dv);
+      const Eigen::Map<const Matrix> of_a(&outputs_[(first + a) * rows * dv], rows, dv),
+          of_b(&outputs_[(first + b) * rows * dv], rows, dv),
+          gram(metrics_[index]->gram.data(), dv, dv);
       Eigen::Map<Matrix> turned(turned_.row(index * rows).data(), rows, dv);
       turned.noalias() = of_a * gram;
-      Eigen::Map<Eigen::VectorXd>(&forms_[static_cast<size_t>(index * rows)],
+      Eigen::Map<Eigen::VectorXd>(&forms_[index * rows],
                                   rows) = turned.cwiseProduct(of_b).rowwise().sum();
       if (a == b)
         turned *= 2;
@@ -136,7 +135,7 @@ struct OutputChangeRows : StoredRows {
     const std::vector<std::pair<std::pair<int, int64_t>, std::vector<int64_t>>> all(rows.begin(),
                                                                                     rows.end());
     parallel_for(std::ssize(all), [&](int64_t index) {
-      const auto& [of, own] = all[static_cast<size_t>(index)];
+      const auto& [of, own] = all[index];
       find_rest(block, of.first, static_cast<uint32_t>(of.second), own);
     });
   }
@@ -146,7 +145,7 @@ struct OutputChangeRows : StoredRows {
                                    const std::vector<int64_t>& rows) const {
     const std::vector<int64_t>& of_block = block.of_probe() ? block.tokens : block.positions;
     std::vector<int64_t> own;
-    for (const int64_t row : rows) own.push_back(of_block[static_cast<size_t>(row)]);
+    for (const int64_t row : rows) own.push_back(of_block[row]);
     return block.of_probe() ? own : stored_queries(work_, own, look_ahead_);
   }
 
@@ -157,10 +156,10 @@ struct OutputChangeRows : StoredRows {
     const RestAttention rest = rest_attention(work_.backend(), seen,
                                               kv_head_ * work_.group_size() + head,
                                               stored_rows(block, rows), {&heavy, 1});
-    for (size_t r = 0; r < rows.size(); ++r) {
-      HeadRow& own = rows_[static_cast<size_t>(head * block.rows + rows[r])];
+    for (int64_t r = 0; r < std::ssize(rows); ++r) {
+      HeadRow& own = rows_[head * block.rows + rows[r]];
       own.alone = rest.log_mass[r] == -INFINITY;
-      const auto mean = rest.mean.row(static_cast<int64_t>(r));
+      const auto mean = rest.mean.row(r);
       own.rest.assign(mean.begin(), mean.end());
     }
   }
@@ -196,7 +195,7 @@ struct OutputChangeRows : StoredRows {
       const int64_t number = static_cast<int64_t>(at(first, p)) * block.rows + row;
       const double* product = products_.data() + number * tile.size() + columns.begin - tile.begin;
       const double* form = metrics_[at(first, p)]->forms.data() + columns.begin;
-      const double own = forms_[static_cast<size_t>(number)], times = pair.times();
+      const double own = forms_[number], times = pair.times();
       for (size_t i = 0; i < width; ++i)
         squares[i] += times * odds_a[i] * odds_b[i] * (own - product[i] + form[i]);
       for (size_t i = 0; i < width && pair.a == pair.b; ++i)
@@ -220,7 +219,7 @@ struct OutputChangeRows : StoredRows {
 
   /// Computes one entry from the difference itself; infinite when the change is undefined.
   double change(const AttentionBlock& block, int first, int64_t row, int64_t i) const {
-    std::vector<float> v(static_cast<size_t>(work_.value_dim()));
+    std::vector<float> v(work_.value_dim());
     work_.trace().v.read(kv_head_, i, i + 1, v.data());
     std::vector<std::vector<double>> differences;
     for (int a = 0; a < size_; ++a) {
@@ -236,9 +235,8 @@ struct OutputChangeRows : StoredRows {
     }
     double squares = 0;
     for (size_t p = 0; p < pairs_.size(); ++p)
-      squares += pairs_[p].times() * inner(differences[static_cast<size_t>(pairs_[p].a)],
-                                           metrics_[at(first, p)]->gram,
-                                           differences[static_cast<size_t>(pairs_[p].b)]);
+      squares += pairs_[p].times() * inner(differences[pairs_[p].a], metrics_[at(first, p)]->gram,
+                                           differences[pairs_[p].b]);
     return std::sqrt(std::max(squares, 0.0));
   }
 

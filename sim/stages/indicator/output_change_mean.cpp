@@ -9,10 +9,10 @@ constexpr int64_t kValueRows = 128;  // whose values are read at a time
 double square_of_gap(std::span<const double> output, std::span<const float> v,
                      const Table<double>& gram) {
   double squares = 0;
-  for (size_t r = 0; r < v.size(); ++r) {
+  for (int64_t r = 0; r < std::ssize(v); ++r) {
     double sum = 0;
     for (size_t c = 0; c < v.size(); ++c)
-      sum += gram.row(static_cast<int64_t>(r))[c] * (output[c] - static_cast<double>(v[c]));
+      sum += gram.row(r)[c] * (output[c] - static_cast<double>(v[c]));
     squares += (output[r] - static_cast<double>(v[r])) * sum;
   }
   return squares;
@@ -42,20 +42,18 @@ struct MeanRows : IndicatorRows {
     std::vector<double> own(rows.size());
     parallel_for(std::ssize(rows), [&](int64_t head) {
       const auto output = outputs.row(head), turn = turned.row(head);
-      add_values(kv_head, candidates, rows[static_cast<size_t>(head)], output);
+      add_values(kv_head, candidates, rows[head], output);
       for (int64_t r = 0; r < dv; ++r)
         for (int64_t c = 0; c < dv; ++c)
-          turned(head, c) += outputs(head, r) * metrics_[static_cast<size_t>(head)]->gram(r, c);
-      own[static_cast<size_t>(head)] = std::inner_product(output.begin(), output.end(),
-                                                          turn.begin(), 0.0);
+          turned(head, c) += outputs(head, r) * metrics_[head]->gram(r, c);
+      own[head] = std::inner_product(output.begin(), output.end(), turn.begin(), 0.0);
     });
     Table<double> products(std::ssize(rows), candidates.size());
     work_.backend().value_products(work_.trace(), kv_head, turned.data(), turned.rows(), candidates,
                                    products.data());
     parallel_for(std::ssize(rows), [&](int64_t head) {
-      const auto at = static_cast<size_t>(head);
-      score(kv_head, *metrics_[at], outputs.row(head), own[at], candidates, products.row(head),
-            rows[at]);
+      score(kv_head, *metrics_[head], outputs.row(head), own[head], candidates, products.row(head),
+            rows[head]);
     });
   }
 
@@ -68,7 +66,7 @@ struct MeanRows : IndicatorRows {
       const int64_t last = std::min(candidates.end, first + kValueRows);
       work_.trace().v.read(kv_head, first, last, values.data());
       for (int64_t i = first; i < last; ++i) {
-        const double x = share[static_cast<size_t>(i - candidates.begin)];
+        const double x = share[i - candidates.begin];
         const float* const v = values.data() + (i - first) * std::ssize(output);
         for (size_t c = 0; c < output.size(); ++c) output[c] += x * static_cast<double>(v[c]);
       }
@@ -79,9 +77,9 @@ struct MeanRows : IndicatorRows {
   void score(int kv_head, const OutputMetric& metric, std::span<const double> output, double own,
              Range candidates, std::span<const double> products, std::span<double> row) const {
     std::vector<float> v(output.size());
-    for (size_t at = 0; at < row.size(); ++at) {
-      const int64_t i = candidates.begin + static_cast<int64_t>(at);
-      const double form = metric.forms[static_cast<size_t>(i)];
+    for (int64_t at = 0; at < std::ssize(row); ++at) {
+      const int64_t i = candidates.begin + at;
+      const double form = metric.forms[i];
       double squares = own - 2 * products[at] + form;
       if (squares < kCancelled * (own + form)) {
         work_.trace().v.read(kv_head, i, i + 1, v.data());
@@ -126,11 +124,11 @@ struct ValueChangeRows : IndicatorRows {
               std::span<std::vector<double>> rows) const override {
     const int kv_head = first_head / work_.group_size();
     parallel_for(std::ssize(rows), [&](int64_t head) {
-      std::vector<double>& share = rows[static_cast<size_t>(head)];
+      std::vector<double>& share = rows[head];
       double sum = 0;
       for (const double a : share) sum += a;
       for (double& a : share) a = sum > 0 ? a / sum : 0;
-      std::vector<double> output(static_cast<size_t>(work_.value_dim()), 0.0);
+      std::vector<double> output(work_.value_dim(), 0.0);
       for_each_value(kv_head, candidates, [&](size_t at, std::span<const float> v) {
         for (size_t c = 0; c < v.size(); ++c) output[c] += share[at] * static_cast<double>(v[c]);
       });
@@ -154,8 +152,7 @@ struct ValueChangeRows : IndicatorRows {
     for (int64_t first = candidates.begin; first < candidates.end; first += kWidenedValues) {
       const int64_t last = std::min(candidates.end, first + kWidenedValues);
       work_.trace().v.read(kv_head, first, last, values.data());
-      for (int64_t i = first; i < last; ++i)
-        visit(static_cast<size_t>(i - candidates.begin), values.row(i - first));
+      for (int64_t i = first; i < last; ++i) visit(i - candidates.begin, values.row(i - first));
     }
   }
 

@@ -20,7 +20,7 @@ struct RereadRows : StoredRows {
       : StoredRows(segment.candidates), work_(work), sinks_(settings.count(keys::sinks)),
         norm_(settings.word<RereadNorm>(reread_norm)),
         unread_first_(settings.word<Unread>(unread) == Unread::first),
-        probe_(work.info().probes[static_cast<size_t>(segment.probe)]) {
+        probe_(work.info().probes[segment.probe]) {
     if (norm_ != RereadNorm::none) value_norms_ = &work.projected_norms(Norm::l2);
   }
 
@@ -55,21 +55,20 @@ struct RereadRows : StoredRows {
       return log_sum_exp({logits + begin, static_cast<size_t>(std::max<int64_t>(end - begin, 0))});
     };
     const int64_t n = work_.entries();
-    const int64_t own = probe_.has_keys ? block.tokens[static_cast<size_t>(row)] + 1 : 0;
+    const int64_t own = probe_.has_keys ? block.tokens[row] + 1 : 0;
     double all = log_add(sum_of(reads.begin, reads.end), sum_of(n, n + own));
     all = log_add(all, sum_of(0, std::min(sinks_, reads.begin)));
     const std::vector<float>& sink = work_.trace().attention_sink;
     if (sink.empty()) return all;
-    return log_add(
-        all, static_cast<double>(sink[static_cast<size_t>(block.kv_head * block.heads + head)]));
+    return log_add(all, static_cast<double>(sink[block.kv_head * block.heads + head]));
   }
 
   /// ||v_i W^h|| / ||h_j||, or times the norm of the gradient at what the attention adds (KVgrad).
   double factor(const AttentionBlock& block, int head, int64_t row, int64_t entry) const {
     if (norm_ == RereadNorm::none) return 1;
-    const ProbeLayer& layer = work_.trace().probes[static_cast<size_t>(block.probe)];
+    const ProbeLayer& layer = work_.trace().probes[block.probe];
     const auto token = static_cast<size_t>(probe_.parts[block.part].tokens.begin +
-                                           block.tokens[static_cast<size_t>(row)]);
+                                           block.tokens[row]);
     const double value = (*value_norms_)(block.kv_head * block.heads + head, entry);
     switch (norm_) {
       case RereadNorm::input: return value / static_cast<double>(layer.input_norm[token]);
@@ -154,21 +153,19 @@ struct RehearsalRows : StoredRows {
     moved.segments = {{keys_.data(), nullptr, columns}};
     moved.sinks = sinks_from(work_.trace(), block.kv_head * block.heads);
     moved.attention = attention_.reserve(count * columns);
-    std::vector<double> log_sum_exp(static_cast<size_t>(count));
+    std::vector<double> log_sum_exp(count);
     moved.log_sum_exp = log_sum_exp.data();
     work_.backend().attend(work_.trace(), {&moved, 1});
     stored_.reserve(count * candidates_.size());
     parallel_for(count, [&](int64_t index) {
-      share(block, index, moved.attention + index * columns,
-            log_sum_exp[static_cast<size_t>(index)]);
+      share(block, index, moved.attention + index * columns, log_sum_exp[index]);
     });
   }
 
  private:
   /// Number of a row's token in what is read again: the prompt, or the part of a probe.
   int64_t token(const AttentionBlock& block, int64_t row) const {
-    return block.of_probe() ? block.tokens[static_cast<size_t>(row)]
-                            : block.positions[static_cast<size_t>(row)];
+    return block.of_probe() ? block.tokens[row] : block.positions[row];
   }
 
   /// [heads * rows][d] of a block.
@@ -181,7 +178,7 @@ struct RehearsalRows : StoredRows {
     Table<float> moved(block.heads * block.rows, keys_.columns());
     RotationMemory rotation;
     for (int64_t r = 0; r < block.rows; ++r) {
-      const int64_t query = rows[static_cast<size_t>(r)];
+      const int64_t query = rows[r];
       const int64_t to = work_.entries() + token(block, r) % steps_;
       for (int x = 0; x < block.heads; ++x) {
         const auto row = moved.row(x * block.rows + r);
@@ -193,10 +190,9 @@ struct RehearsalRows : StoredRows {
   }
 
   int64_t stood_at(const AttentionBlock& block, int64_t row) const {
-    if (!block.of_probe()) return block.positions[static_cast<size_t>(row)];
-    const ProbeInfo& probe = work_.info().probes[static_cast<size_t>(block.probe)];
-    return probe
-        .position[static_cast<size_t>(probe.parts[block.part].tokens.begin + token(block, row))];
+    if (!block.of_probe()) return block.positions[row];
+    const ProbeInfo& probe = work_.info().probes[block.probe];
+    return probe.position[probe.parts[block.part].tokens.begin + token(block, row)];
   }
 
   /// Softmax over the prompt's keys and the sink, whose attention and log-sum-exp are given, and
@@ -205,8 +201,7 @@ struct RehearsalRows : StoredRows {
              double log_sum_exp) {
     const int64_t row = index % block.rows, at = token(block, row);
     const auto head = static_cast<int>(index / block.rows);
-    const bool has_own = !block.of_probe() ||
-                         work_.info().probes[static_cast<size_t>(block.probe)].has_keys;
+    const bool has_own = !block.of_probe() || work_.info().probes[block.probe].has_keys;
     double all = log_sum_exp;
     if (has_own) {
       const float* const own = block.logit_row(head, row) +

@@ -41,7 +41,7 @@ struct Pages : StepScorer {
           bound += q * static_cast<double>(q > 0 ? largest_(page, c) : least_(page, c));
         }
       for (int64_t i = page * size_; i < std::min((page + 1) * size_, entries_); ++i)
-        out[static_cast<size_t>(i)] = bound;
+        out[i] = bound;
     }
   }
 
@@ -65,11 +65,10 @@ class Estimate : public StepScorer {
     const Table<float> reading = estimating(queries);
     std::vector<double> logits(out.size());
     for (int64_t h = 0; h < reading.rows(); ++h) {
-      for (size_t i = 0; i < logits.size(); ++i) {
+      for (int64_t i = 0; i < std::ssize(logits); ++i) {
         double sum = 0;
         for (int64_t c = 0; c < reading.columns(); ++c)
-          sum += static_cast<double>(reading(h, c)) *
-                 static_cast<double>(keys_(static_cast<int64_t>(i), c));
+          sum += static_cast<double>(reading(h, c)) * static_cast<double>(keys_(i, c));
         logits[i] = work_.trace().scale * sum;
       }
       const double most = *std::ranges::max_element(logits);
@@ -96,22 +95,20 @@ struct Channels : Estimate {
       : Estimate(work), count_(settings.count(read_channels)) {}
   Table<float> estimating(const Table<float>& queries) const override {
     const int64_t d = queries.columns(), taken = std::min(count_, d);
-    std::vector<double> size(static_cast<size_t>(d), 0.0);
+    std::vector<double> size(d, 0.0);
     for (int64_t h = 0; h < queries.rows(); ++h)
-      for (int64_t c = 0; c < d; ++c)
-        size[static_cast<size_t>(c)] += static_cast<double>(std::fabs(queries(h, c)));
+      for (int64_t c = 0; c < d; ++c) size[c] += static_cast<double>(std::fabs(queries(h, c)));
     std::vector<int64_t> order(size.size());
     std::iota(order.begin(), order.end(), int64_t{0});
-    std::ranges::stable_sort(order, std::greater<>(),
-                             [&](int64_t c) { return size[static_cast<size_t>(c)]; });
+    std::ranges::stable_sort(order, std::greater<>(), [&](int64_t c) { return size[c]; });
     Table<float> reading(queries.rows(), d);
     for (int64_t h = 0; h < queries.rows(); ++h) {
       double all = 0, own = 0;
       for (const float q : queries.row(h)) all += static_cast<double>(std::fabs(q));
       for (int64_t at = 0; at < taken; ++at)
-        own += static_cast<double>(std::fabs(queries(h, order[static_cast<size_t>(at)])));
+        own += static_cast<double>(std::fabs(queries(h, order[at])));
       for (int64_t at = 0; at < taken && own > 0; ++at) {
-        const int64_t c = order[static_cast<size_t>(at)];
+        const int64_t c = order[at];
         reading(h,
                 c) = static_cast<float>(static_cast<double>(queries(h, c)) * std::sqrt(all / own));
       }
@@ -141,7 +138,7 @@ struct Codes : Estimate {
     for (int64_t k = 0; k < count_; ++k)
       for (int64_t c = 0; c < width; ++c)
         centre(k, c) = static_cast<double>(keys_((2 * k + 1) * n / (2 * count_), from + c));
-    std::vector<int64_t> code(static_cast<size_t>(n), 0);
+    std::vector<int64_t> code(n, 0);
     const auto assign = [&] {
       parallel_for(n, [&](int64_t i) {
         double least = std::numeric_limits<double>::infinity();
@@ -151,7 +148,7 @@ struct Codes : Estimate {
             const double x = static_cast<double>(keys_(i, from + c)) - centre(k, c);
             away += x * x;
           }
-          if (away < least) code[static_cast<size_t>(i)] = k;
+          if (away < least) code[i] = k;
           least = std::min(least, away);
         }
       });
@@ -159,20 +156,20 @@ struct Codes : Estimate {
     for (int step = 0; step < 10; ++step) {
       assign();
       Table<double> sums(count_, width);
-      std::vector<double> members(static_cast<size_t>(count_), 0.0);
+      std::vector<double> members(count_, 0.0);
       for (int64_t i = 0; i < n; ++i) {
-        const int64_t k = code[static_cast<size_t>(i)];
-        members[static_cast<size_t>(k)] += 1;
+        const int64_t k = code[i];
+        members[k] += 1;
         for (int64_t c = 0; c < width; ++c) sums(k, c) += static_cast<double>(keys_(i, from + c));
       }
       for (int64_t k = 0; k < count_; ++k)  // one without members stays
-        for (int64_t c = 0; c < width && members[static_cast<size_t>(k)] > 0; ++c)
-          centre(k, c) = sums(k, c) / members[static_cast<size_t>(k)];
+        for (int64_t c = 0; c < width && members[k] > 0; ++c)
+          centre(k, c) = sums(k, c) / members[k];
     }
     assign();
     for (int64_t i = 0; i < n; ++i)
       for (int64_t c = 0; c < width; ++c)
-        keys_(i, from + c) = static_cast<float>(centre(code[static_cast<size_t>(i)], c));
+        keys_(i, from + c) = static_cast<float>(centre(code[i], c));
   }
   int64_t parts_, count_;
 };

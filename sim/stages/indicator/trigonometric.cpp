@@ -29,7 +29,7 @@ double pair_length(const Rotation& rotation, const Row& row, size_t j) {
 
 QueryCentre centre_of(const Rotation& rotation, const Table<float>& queries,
                       const MeanRotation& mean_rotation) {
-  QueryCentre centre{std::vector<double>(static_cast<size_t>(queries.columns()), 0.0),
+  QueryCentre centre{std::vector<double>(queries.columns(), 0.0),
                      std::vector<double>(rotation.pairs(), 0.0)};
   const double share = 1 / static_cast<double>(queries.rows());
   for (int64_t r = 0; r < queries.rows(); ++r) {
@@ -78,10 +78,10 @@ void score_keys(const Rotation& rotation, const QueryCentre& centre, std::span<c
 /// While decoding: centres of all queries that came so far.
 struct RunningCentres : SlotScorer {
   RunningCentres(const LayerWork& work, const Settings& settings, int heads)
-      : rotation_(work.rotation()), settings_(settings), heads_(static_cast<size_t>(heads)) {}
+      : rotation_(work.rotation()), settings_(settings), heads_(heads) {}
 
   void see(int x, std::span<const float> query, int64_t position) override {
-    Sums& sums = heads_[static_cast<size_t>(x)];
+    Sums& sums = heads_[x];
     std::vector<float> turned(query.begin(), query.end());
     RotationMemory memory;
     memory.rotate(rotation_, -position, turned);
@@ -94,7 +94,7 @@ struct RunningCentres : SlotScorer {
   }
 
   void score(const SlotsToScore& slots, int x, std::span<double> out) const override {
-    const Sums& sums = heads_[static_cast<size_t>(x)];
+    const Sums& sums = heads_[x];
     QueryCentre centre{sums.query, sums.length};
     for (double& value : centre.mean) value /= static_cast<double>(sums.count);
     for (size_t j = 0; j < centre.excess.size(); ++j)

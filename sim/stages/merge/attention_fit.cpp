@@ -33,17 +33,14 @@ Exponents exponents(const MergeOwner& owner) {
   const ReferenceQueries& reference = *owner.reference;
   Matrix keys(cache.size(), cache.key_dim());
   for (int64_t s = 0; s < cache.size(); ++s)
-    for (int64_t c = 0; c < cache.key_dim(); ++c)
-      keys(s, c) = static_cast<double>(cache.key(s)[static_cast<size_t>(c)]);
+    for (int64_t c = 0; c < cache.key_dim(); ++c) keys(s, c) = static_cast<double>(cache.key(s)[c]);
   const Floats queries(reference.queries.data(), reference.queries.rows(), cache.key_dim());
   Exponents result{reference.scale * (queries.cast<double>() * keys.transpose()), {}};
   result.sink = Eigen::VectorXd::Zero(result.of_slots.rows());
   for (int64_t r = 0; r < result.of_slots.rows(); ++r) {
-    const double sink =
-        reference.sinks.empty()
-            ? -INFINITY
-            : static_cast<double>(
-                  reference.sinks[static_cast<size_t>(reference.head[static_cast<size_t>(r)])]);
+    const double sink = reference.sinks.empty()
+                            ? -INFINITY
+                            : static_cast<double>(reference.sinks[reference.head[r]]);
     const double largest = std::max(result.of_slots.row(r).maxCoeff(), sink);
     result.of_slots.row(r) = (result.of_slots.row(r).array() - largest).exp();
     result.sink(r) = std::exp(sink - largest);
@@ -62,7 +59,7 @@ void fit(MergeOwner& owner, double ridge) {
   Matrix some = all.of_slots(Eigen::all, kept), values(cache.size(), cache.value_dim());
   for (int64_t s = 0; s < cache.size(); ++s)
     for (int64_t c = 0; c < cache.value_dim(); ++c)
-      values(s, c) = static_cast<double>(cache.value(s)[static_cast<size_t>(c)]);
+      values(s, c) = static_cast<double>(cache.value(s)[c]);
   const Matrix mass = all.of_slots.rowwise().sum();
   const Matrix weight = solve(some, mass, ridge).cwiseMax(kLeast);
   some = some * weight.col(0).asDiagonal();
@@ -75,7 +72,7 @@ void fit(MergeOwner& owner, double ridge) {
     const auto row = static_cast<Eigen::Index>(k);
     for (int x = 0; x < cache.heads(); ++x) cache.set_bias(kept[k], x, std::log(weight(row, 0)));
     for (int64_t c = 0; c < cache.value_dim(); ++c)
-      cache.value(kept[k])[static_cast<size_t>(c)] = static_cast<float>(fitted(row, c));
+      cache.value(kept[k])[c] = static_cast<float>(fitted(row, c));
   }
 }
 
@@ -90,8 +87,7 @@ struct AttentionFit : Merge {
 
   void apply(MergeRequest& request) const override {
     const double ridge = request.settings->real(fit_ridge);
-    parallel_for(static_cast<int64_t>(request.owners.size()),
-                 [&](int64_t o) { fit(request.owners[static_cast<size_t>(o)], ridge); });
+    parallel_for(std::ssize(request.owners), [&](int64_t o) { fit(request.owners[o], ridge); });
   }
 };
 const Register<Merge, AttentionFit> registered;

@@ -26,15 +26,14 @@ struct CamBase : Merge {
       for (int64_t slot = cache.size(); slot-- > 0 && next > 0;) {
         if (owner.evicted[next - 1] != slot) {
           later.push_back(slot);
-          attention += owner.attention[static_cast<size_t>(slot)];
+          attention += owner.attention[slot];
           continue;
         }
         --next;
-        const auto count = std::min<int64_t>(most, static_cast<int64_t>(later.size()));
+        const auto count = std::min<int64_t>(most, std::ssize(later));
         if (count == 0 || attention <= 0) continue;
         const double mean = attention / static_cast<double>(later.size());
-        const double chance = std::clamp(owner.attention[static_cast<size_t>(slot)] / mean, 0.0,
-                                         1.0);
+        const double chance = std::clamp(owner.attention[slot] / mean, 0.0, 1.0);
         const double draw = uniform(request.seed + 1, static_cast<uint64_t>(request.layer),
                                     static_cast<uint64_t>(cache.owner()),
                                     static_cast<uint64_t>(cache.position(slot)));

@@ -92,8 +92,8 @@ class BiasMerge {
     double weighted = 0;
     double total = 0;
     for (int x = 0; x < cache_.heads(); ++x) {
-      const double r_e = std::exp(mass(from, x) - log_total_[static_cast<size_t>(x)]);
-      const double r_c = std::exp(mass(into, x) - log_total_[static_cast<size_t>(x)]);
+      const double r_e = std::exp(mass(from, x) - log_total_[x]);
+      const double r_c = std::exp(mass(into, x) - log_total_[x]);
       weighted += (r_e + r_c) * r_e;
       total += (r_e + r_c) * (r_e + r_c);
     }

@@ -16,7 +16,7 @@ double squared_distance(std::span<const float> a, std::span<const float> b) {
 class Clustering {
  public:
   explicit Clustering(const ClusterRequest& request)
-      : in_(request), n_(static_cast<int64_t>(request.score.size())) {}
+      : in_(request), n_(std::ssize(request.score)) {}
 
   Clusters run() {
     guard();
@@ -36,53 +36,48 @@ class Clustering {
   bool better(uint32_t a, uint32_t b) const {
     return in_.score[a] != in_.score[b] ? in_.score[a] > in_.score[b] : a > b;
   }
-  bool guarded(int64_t i) const { return is_guarded_[static_cast<size_t>(i)] != 0; }
+  bool guarded(int64_t i) const { return is_guarded_[i] != 0; }
 
   /// The newest third and, of the rest, the best quarter of the budget (KVMerger's ratios).
   void guard() {
-    is_guarded_.assign(static_cast<size_t>(n_), 0);
+    is_guarded_.assign(n_, 0);
     const int64_t newest = in_.budget * kPercentNewest / 100;
-    std::vector<uint32_t> rest(static_cast<size_t>(std::max<int64_t>(n_ - newest, 0)));
+    std::vector<uint32_t> rest(std::max<int64_t>(n_ - newest, 0));
     std::iota(rest.begin(), rest.end(), 0u);
-    const auto best = std::min<int64_t>(in_.budget * kPercentBest / 100,
-                                        static_cast<int64_t>(rest.size()));
+    const auto best = std::min<int64_t>(in_.budget * kPercentBest / 100, std::ssize(rest));
     std::partial_sort(rest.begin(), rest.begin() + best, rest.end(),
                       [this](uint32_t a, uint32_t b) { return better(a, b); });
-    for (int64_t x = 0; x < best; ++x) is_guarded_[rest[static_cast<size_t>(x)]] = 1;
-    for (int64_t i = static_cast<int64_t>(rest.size()); i < n_; ++i)
-      is_guarded_[static_cast<size_t>(i)] = 1;
+    for (int64_t x = 0; x < best; ++x) is_guarded_[rest[x]] = 1;
+    for (int64_t i = std::ssize(rest); i < n_; ++i) is_guarded_[i] = 1;
     for (int64_t i = 0; i < n_; ++i)
       if (guarded(i)) result_.guarded.push_back(static_cast<uint32_t>(i));
-    places_ = in_.budget - static_cast<int64_t>(result_.guarded.size());
+    places_ = in_.budget - std::ssize(result_.guarded);
   }
 
   /// Joins pairs i, i+1 in descending cosine (ties: the more recent first) until the sets fit.
   void join_neighbours() {
-    joined_.assign(static_cast<size_t>(n_), 0);
-    std::vector<double> length(static_cast<size_t>(n_));
-    for (int64_t i = 0; i < n_; ++i) length[static_cast<size_t>(i)] = norm_of(key(i));
+    joined_.assign(n_, 0);
+    std::vector<double> length(n_);
+    for (int64_t i = 0; i < n_; ++i) length[i] = norm_of(key(i));
     std::vector<std::pair<double, int64_t>> pairs;
     for (int64_t i = 0; i + 1 < n_; ++i) {
       if (guarded(i) || guarded(i + 1)) continue;
-      const double lengths = length[static_cast<size_t>(i)] * length[static_cast<size_t>(i + 1)];
+      const double lengths = length[i] * length[i + 1];
       double product = 0;
       for (int64_t c = 0; c < in_.key_dim; ++c)
-        product += static_cast<double>(key(i)[static_cast<size_t>(c)]) *
-                   static_cast<double>(key(i + 1)[static_cast<size_t>(c)]);
+        product += static_cast<double>(key(i)[c]) * static_cast<double>(key(i + 1)[c]);
       pairs.emplace_back(lengths > 0 ? product / lengths : 0.0, i);
     }
     std::ranges::sort(pairs, std::greater<>());
-    const int64_t sets = n_ - static_cast<int64_t>(result_.guarded.size());
-    const int64_t wanted = std::clamp<int64_t>(sets - places_, 0,
-                                               static_cast<int64_t>(pairs.size()));
-    for (int64_t x = 0; x < wanted; ++x)
-      joined_[static_cast<size_t>(pairs[static_cast<size_t>(x)].second)] = 1;
+    const int64_t sets = n_ - std::ssize(result_.guarded);
+    const int64_t wanted = std::clamp<int64_t>(sets - places_, 0, std::ssize(pairs));
+    for (int64_t x = 0; x < wanted; ++x) joined_[pairs[x].second] = 1;
   }
 
   void collect() {
     for (int64_t i = 0; i < n_;) {
       std::vector<uint32_t> set = {static_cast<uint32_t>(i)};
-      for (; joined_[static_cast<size_t>(i)]; ++i) set.push_back(static_cast<uint32_t>(i + 1));
+      for (; joined_[i]; ++i) set.push_back(static_cast<uint32_t>(i + 1));
       ++i;
       uint32_t pivot = set.front();
       for (const uint32_t entry : set)
@@ -101,11 +96,11 @@ class Clustering {
       for (const uint32_t entry : result_.sets[s]) total += in_.score[entry];
       open.emplace_back(total, s);
     }
-    const int64_t excess = static_cast<int64_t>(open.size()) - std::max<int64_t>(places_, 0);
+    const int64_t excess = std::ssize(open) - std::max<int64_t>(places_, 0);
     if (excess <= 0) return;
     std::ranges::sort(open);
     std::vector<uint8_t> gone(result_.sets.size(), 0);
-    for (int64_t x = 0; x < excess; ++x) gone[open[static_cast<size_t>(x)].second] = 1;
+    for (int64_t x = 0; x < excess; ++x) gone[open[x].second] = 1;
     Clusters rest;
     rest.guarded = std::move(result_.guarded);
     for (size_t s = 0; s < gone.size(); ++s) {

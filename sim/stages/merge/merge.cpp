@@ -98,12 +98,12 @@ void SlotCache::absorb(int64_t from, int64_t into) {
   std::vector<uint32_t> all;
   all.reserve(a.size() + b.size());
   std::ranges::merge(a, b, std::back_inserter(all));
-  members_[static_cast<size_t>(into)] = std::move(all);
+  members_[into] = std::move(all);
 }
 
 void SlotCache::set_bias(int64_t slot, int x, double bias) {
-  if (bias_.empty()) bias_.assign(static_cast<size_t>(size() * heads_), 0.0);
-  bias_[static_cast<size_t>(slot * heads_ + x)] = bias;
+  if (bias_.empty()) bias_.assign(size() * heads_, 0.0);
+  bias_[slot * heads_ + x] = bias;
 }
 
 void SlotCache::reserve(int64_t slots) {
@@ -121,7 +121,7 @@ void SlotCache::append(int64_t position) {
   k_.resize(k_.size() + width(key_dim_));
   v_.resize(v_.size() + width(value_dim_));
   members_.emplace_back();
-  if (!bias_.empty()) bias_.insert(bias_.end(), static_cast<size_t>(heads_), 0.0);
+  if (!bias_.empty()) bias_.insert(bias_.end(), heads_, 0.0);
   if (estimates_) estimates_->append();
 }
 
@@ -204,7 +204,7 @@ using Floats = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMa
 
 /// Keys at length 1; a zero key stays zero.
 RowMatrix keys_at_length_one(const MergeFirstRequest& request) {
-  const auto n = static_cast<int64_t>(request.score.size());
+  const auto n = std::ssize(request.score);
   RowMatrix unit = Eigen::Map<const Floats>(request.keys, n, request.key_dim).cast<double>();
   for (int64_t i = 0; i < n; ++i) {
     const double length = unit.row(i).norm();

@@ -15,11 +15,11 @@ class SlotCache {
   int owner() const { return owner_; }
   int first_head() const { return first_head_; }  ///< query heads that read it: first_head ..
   int heads() const { return heads_; }            ///< .. first_head + heads - 1
-  int64_t size() const { return static_cast<int64_t>(position_.size()); }
+  int64_t size() const { return std::ssize(position_); }
   int64_t key_dim() const { return key_dim_; }
   int64_t value_dim() const { return value_dim_; }
   const std::vector<int64_t>& positions() const { return position_; }
-  int64_t position(int64_t slot) const { return position_[static_cast<size_t>(slot)]; }
+  int64_t position(int64_t slot) const { return position_[slot]; }
   std::span<float> key(int64_t slot) { return {k_.data() + row(slot) * key_dim_, width(key_dim_)}; }
   std::span<const float> key(int64_t slot) const {
     return {k_.data() + row(slot) * key_dim_, width(key_dim_)};
@@ -30,14 +30,12 @@ class SlotCache {
   std::span<const float> value(int64_t slot) const {
     return {v_.data() + row(slot) * value_dim_, width(value_dim_)};
   }
-  int64_t row(int64_t slot) const { return row_[static_cast<size_t>(slot)]; }
+  int64_t row(int64_t slot) const { return row_[slot]; }
   const float* keys() const { return k_.data(); }    ///< [rows][d]
   const float* values() const { return v_.data(); }  ///< [rows][dv]
 
   /// Entries merged into a slot, ascending, its own included; empty while it is one entry alone.
-  const std::vector<uint32_t>& members(int64_t slot) const {
-    return members_[static_cast<size_t>(slot)];
-  }
+  const std::vector<uint32_t>& members(int64_t slot) const { return members_[slot]; }
   /// Number of entries in the slot: its votes p.
   double entries(int64_t slot) const {
     return members(slot).empty() ? 1.0 : static_cast<double>(members(slot).size());
@@ -46,9 +44,7 @@ class SlotCache {
   void absorb(int64_t from, int64_t into);
 
   /// b^h of the slot for head x of the owner's; 0 until first set.
-  double bias(int64_t slot, int x) const {
-    return bias_.empty() ? 0 : bias_[static_cast<size_t>(slot * heads_ + x)];
-  }
+  double bias(int64_t slot, int x) const { return bias_.empty() ? 0 : bias_[slot * heads_ + x]; }
   void set_bias(int64_t slot, int x, double bias);
 
   Estimates* estimates() const { return estimates_.get(); }  ///< null: nobody asked for any
@@ -111,7 +107,7 @@ struct MergeOwner {
     double log_score_from = kUnknown;  ///< ln s^ before the merge, where the kind estimates one
     double log_score_into = kUnknown;
     double scale = 1;  ///< f of Eq. 7
-    static constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
+    static constexpr double kUnknown = kUndefined;
   };
   std::vector<Step> steps;
   int64_t undefined_scales = 0;  ///< merges at which Eq. 7 is undefined

@@ -27,15 +27,12 @@ double cosine(const SlotCache& cache, int64_t a, int64_t b, double length_a, dou
 /// Keys of the slots divided by their lengths; rows of zeros where the length is 0.
 Matrix unit_keys(const SlotCache& cache, const std::vector<int64_t>& slots,
                  const std::vector<double>& length) {
-  Matrix unit(static_cast<int64_t>(slots.size()), cache.key_dim());
-  for (size_t r = 0; r < slots.size(); ++r) {
+  Matrix unit(std::ssize(slots), cache.key_dim());
+  for (int64_t r = 0; r < std::ssize(slots); ++r) {
     const auto key = cache.key(slots[r]);
-    const double size = length[static_cast<size_t>(slots[r])];
-    for (size_t c = 0; c < key.size(); ++c)
-      unit(static_cast<int64_t>(r),
-           static_cast<int64_t>(c)) = size > 0
-                                          ? static_cast<float>(static_cast<double>(key[c]) / size)
-                                          : 0.0f;
+    const double size = length[slots[r]];
+    for (int64_t c = 0; c < std::ssize(key); ++c)
+      unit(r, c) = size > 0 ? static_cast<float>(static_cast<double>(key[c]) / size) : 0.0f;
   }
   return unit;
 }
@@ -51,14 +48,14 @@ std::vector<Target> nearest_kept(const MergeOwner& owner) {
       for (const int64_t slot : set.members) {
         if (slot == set.pivot) continue;
         const auto at = std::ranges::lower_bound(owner.evicted, slot) - owner.evicted.begin();
-        targets[static_cast<size_t>(at)] = {set.pivot, 1};
+        targets[at] = {set.pivot, 1};
       }
     return targets;
   }
   std::vector<int64_t> kept;
-  std::vector<double> length(static_cast<size_t>(cache.size()));
+  std::vector<double> length(cache.size());
   for (int64_t slot = 0; slot < cache.size(); ++slot) {
-    length[static_cast<size_t>(slot)] = norm_of(cache.key(slot));
+    length[slot] = norm_of(cache.key(slot));
     if (!std::ranges::binary_search(owner.evicted, slot)) kept.push_back(slot);
   }
   if (kept.empty()) return targets;
@@ -71,11 +68,10 @@ std::vector<Target> nearest_kept(const MergeOwner& owner) {
     for (int64_t r = 0; r < rows; ++r) {
       const auto e = static_cast<size_t>(first + r);
       const float near = products.row(r).maxCoeff() - kNear;
-      for (size_t c = 0; c < kept.size(); ++c) {
-        if (products(r, static_cast<int64_t>(c)) < near) continue;
-        const double u = cosine(cache, owner.evicted[e], kept[c],
-                                length[static_cast<size_t>(owner.evicted[e])],
-                                length[static_cast<size_t>(kept[c])]);
+      for (int64_t c = 0; c < std::ssize(kept); ++c) {
+        if (products(r, c) < near) continue;
+        const double u = cosine(cache, owner.evicted[e], kept[c], length[owner.evicted[e]],
+                                length[kept[c]]);
         if (targets[e].slot < 0 || u >= targets[e].cosine) targets[e] = {kept[c], u};
       }
     }
@@ -88,15 +84,12 @@ std::vector<std::vector<Target>> nearest_kept(const MergeRequest& request) {
   constexpr int64_t kWorthThreads = int64_t{1} << 22;  // about a millisecond of one core
   int64_t work = 0;
   for (const MergeOwner& owner : request.owners)
-    work += static_cast<int64_t>(owner.evicted.size()) * owner.cache->size() *
-            owner.cache->key_dim();
+    work += std::ssize(owner.evicted) * owner.cache->size() * owner.cache->key_dim();
   if (work < kWorthThreads) {  // a few entries of a decoding step
     for (size_t o = 0; o < all.size(); ++o) all[o] = nearest_kept(request.owners[o]);
     return all;
   }
-  parallel_for(static_cast<int64_t>(all.size()), [&](int64_t o) {
-    all[static_cast<size_t>(o)] = nearest_kept(request.owners[static_cast<size_t>(o)]);
-  });
+  parallel_for(std::ssize(all), [&](int64_t o) { all[o] = nearest_kept(request.owners[o]); });
   return all;
 }
 

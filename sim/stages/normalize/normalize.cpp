@@ -8,13 +8,11 @@ const Declare normalize("normalize", "kind", "none",
 
 void divide(std::span<double> scores, Range candidates, double divisor) {
   if (divisor == 0) return;
-  for (int64_t i = candidates.begin; i < candidates.end; ++i)
-    scores[static_cast<size_t>(i)] /= divisor;
+  for (int64_t i = candidates.begin; i < candidates.end; ++i) scores[i] /= divisor;
 }
 double sum_of(std::span<const double> weights, Range candidates) {
   double sum = 0;
-  for (int64_t i = candidates.begin; i < candidates.end; ++i)
-    sum += weights[static_cast<size_t>(i)];
+  for (int64_t i = candidates.begin; i < candidates.end; ++i) sum += weights[i];
   return sum;
 }
 

@@ -39,9 +39,9 @@ std::vector<uint32_t> protected_entries(const ProtectRequest& request) {
   const Settings& settings = *request.settings;
   const Range range = request.range;
   std::vector<uint32_t> granted;
-  std::vector<uint8_t> taken(static_cast<size_t>(range.size()), 0);
+  std::vector<uint8_t> taken(range.size(), 0);
   const auto grant = [&](int64_t i) {
-    uint8_t& mine = taken[static_cast<size_t>(i - range.begin)];
+    uint8_t& mine = taken[i - range.begin];
     if (!mine) granted.push_back(static_cast<uint32_t>(i));
     mine = 1;
   };
@@ -60,10 +60,8 @@ std::vector<uint32_t> protected_entries(const ProtectRequest& request) {
   const int64_t spread = settings.decimal(keys::std_keep).floor_times(request.budget) - recent;
   std::vector<uint32_t> others;
   for (int64_t i = range.begin; i < range.end; ++i)
-    if (!taken[static_cast<size_t>(i - range.begin)] && request.candidate[static_cast<size_t>(i)])
-      others.push_back(static_cast<uint32_t>(i));
-  const auto count = static_cast<size_t>(
-      std::clamp<int64_t>(spread, 0, static_cast<int64_t>(others.size())));
+    if (!taken[i - range.begin] && request.candidate[i]) others.push_back(static_cast<uint32_t>(i));
+  const auto count = static_cast<size_t>(std::clamp<int64_t>(spread, 0, std::ssize(others)));
   std::partial_sort(others.begin(), others.begin() + static_cast<int64_t>(count), others.end(),
                     [&](uint32_t a, uint32_t b) {
     const double x = request.deviation[a];
@@ -141,8 +139,7 @@ struct Mass : Stage1 {
     const double limit = r.settings->real(stage1_mass) - bias;
     const auto mass = scored.mass.row(r.owner);
     double total = 0;
-    for (int64_t i = candidates.begin; i < candidates.end; ++i)
-      total += mass[static_cast<size_t>(i)];
+    for (int64_t i = candidates.begin; i < candidates.end; ++i) total += mass[i];
     std::vector<uint32_t> order;
     for (int64_t i = candidates.begin; i < candidates.end; ++i)
       order.push_back(static_cast<uint32_t>(i));
@@ -154,7 +151,7 @@ struct Mass : Stage1 {
     double sum = 0;
     for (uint32_t i : order) {
       sum += total > 0 ? mass[i] / total : 0;
-      if (sum >= limit || static_cast<int64_t>(forced.size()) >= most) break;
+      if (sum >= limit || std::ssize(forced) >= most) break;
       forced.push_back(i);
     }
     std::erase_if(forced, [&](uint32_t i) { return (*r.is_protected)[i] != 0; });
@@ -230,7 +227,7 @@ TokenClass token_class(std::string_view text) {
 
 std::vector<uint8_t> token_classes(std::span<const std::string> texts, int64_t count) {
   std::vector<uint8_t> classes;
-  for (const std::string& text : texts.first(static_cast<size_t>(count)))
+  for (const std::string& text : texts.first(count))
     classes.push_back(static_cast<uint8_t>(token_class(text)));
   return classes;
 }
@@ -238,7 +235,7 @@ std::vector<uint8_t> token_classes(std::span<const std::string> texts, int64_t c
 ClassOrder class_order(const Settings& settings, const ScoredLayer& scored, int64_t owner,
                        Range range) {
   ClassOrder order;
-  std::vector<uint8_t> taken(static_cast<size_t>(scored.entries()), 0);
+  std::vector<uint8_t> taken(scored.entries(), 0);
   const auto take = [&](uint32_t i) {
     if (!taken[i]) order.entries.push_back(i);
     taken[i] = 1;
@@ -246,20 +243,19 @@ ClassOrder class_order(const Settings& settings, const ScoredLayer& scored, int6
   const auto end_class = [&](size_t c) { order.ends[c] = std::ssize(order.entries); };
   for (const TokenClass wanted : {TokenClass::special, TokenClass::punctuation}) {
     for (int64_t i = range.begin; i < range.end; ++i)
-      if (scored.token_class[static_cast<size_t>(i)] == static_cast<uint8_t>(wanted))
-        take(static_cast<uint32_t>(i));
+      if (scored.token_class[i] == static_cast<uint8_t>(wanted)) take(static_cast<uint32_t>(i));
     end_class(wanted == TokenClass::special ? 0 : 1);
   }
   std::vector<uint32_t> by_score;
   for (int64_t i = range.begin; i < range.end; ++i)
-    if (scored.candidate[static_cast<size_t>(i)]) by_score.push_back(static_cast<uint32_t>(i));
+    if (scored.candidate[i]) by_score.push_back(static_cast<uint32_t>(i));
   const auto score = scored.score.row(owner);
   std::ranges::sort(by_score, [&](uint32_t a, uint32_t b) {
     return score[a] != score[b] ? score[a] > score[b] : a > b;
   });
   const int64_t frequent = std::min(settings.decimal(class_frequent).floor_times(range.size()),
                                     std::ssize(by_score));
-  for (int64_t at = 0; at < frequent; ++at) take(by_score[static_cast<size_t>(at)]);
+  for (int64_t at = 0; at < frequent; ++at) take(by_score[at]);
   end_class(2);
   const int64_t local = settings.decimal(class_local).floor_times(range.size());
   for (int64_t i = range.end; i-- > range.end - local;) take(static_cast<uint32_t>(i));
@@ -283,7 +279,7 @@ struct ByTokenClass : Stage1 {
     std::vector<uint32_t> forced = class_order(*r.settings, *r.scored, r.owner, r.range).entries;
     std::erase_if(forced, [&](uint32_t i) { return (*r.is_protected)[i] != 0; });
     const int64_t places = std::max<int64_t>(0, r.budget - r.protected_count);
-    if (std::ssize(forced) > places) forced.resize(static_cast<size_t>(places));
+    if (std::ssize(forced) > places) forced.resize(places);
     return forced;
   }
 };

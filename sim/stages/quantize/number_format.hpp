@@ -34,7 +34,7 @@ const NumberFormat* find_format(std::string_view name);
 template <class Round>
 void for_each_block(std::span<float> line, int64_t size, const Round& round) {
   for (size_t first = 0; first < line.size(); first += static_cast<size_t>(size))
-    round(line.subspan(first, std::min(static_cast<size_t>(size), line.size() - first)));
+    round(line.subspan(first, std::min<size_t>(size, line.size() - first)));
 }
 inline int64_t blocks_of(int64_t numbers, int64_t size) { return (numbers + size - 1) / size; }
 

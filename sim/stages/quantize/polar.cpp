@@ -24,7 +24,7 @@ const std::vector<double>& levels_of(int round) {
     }
     return all;
   }();
-  return levels[static_cast<size_t>(round)];
+  return levels[round];
 }
 
 /// The middle of the part of the circle that the angle lies in.
@@ -40,8 +40,7 @@ void round_block(std::span<float> block) {
   for (int round = 1; round <= kRounds; ++round)
     for (size_t pair = 0; pair < size_t{kBlock} >> round; ++pair) {
       const double x = length[2 * pair], y = length[2 * pair + 1], own = std::atan2(y, x);
-      angle[static_cast<size_t>(round - 1)][pair] = round == 1 ? around(own)
-                                                               : nearest(levels_of(round), own);
+      angle[round - 1][pair] = round == 1 ? around(own) : nearest(levels_of(round), own);
       length[pair] = std::hypot(x, y);
     }
   constexpr double kMost = 65504;  // of float16
@@ -49,7 +48,7 @@ void round_block(std::span<float> block) {
       half_to_float(float_to_half(static_cast<float>(std::min(length[0], kMost)))));
   for (int round = kRounds; round >= 1; --round)
     for (size_t pair = size_t{kBlock} >> round; pair-- > 0;) {
-      const double own = angle[static_cast<size_t>(round - 1)][pair], whole = length[pair];
+      const double own = angle[round - 1][pair], whole = length[pair];
       length[2 * pair] = whole * std::cos(own);
       length[2 * pair + 1] = whole * std::sin(own);
     }

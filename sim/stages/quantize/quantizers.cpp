@@ -57,7 +57,7 @@ void in_place(const Settings& settings, const SlotNumbers& slots, const Rounds& 
   RotationMemory memory;
   const auto turn = [&](int64_t sign) {
     for (int64_t r = 0; before_rope(settings) && r < slots.k.rows(); ++r)
-      memory.rotate(*slots.rope, sign * slots.positions[static_cast<size_t>(r)], slots.k.row(r));
+      memory.rotate(*slots.rope, sign * slots.positions[r], slots.k.row(r));
   };
   turn(-1);
   rounds();
@@ -81,11 +81,11 @@ void round_tensor(const Side& side, int64_t group, int64_t entries, Table<float>
     for (int64_t r = 0; r < entries; ++r) side.format->round(x.row(r), context);
     return;
   }
-  std::vector<float> line(static_cast<size_t>(entries));
+  std::vector<float> line(entries);
   for (int64_t c = 0; c < x.columns(); ++c) {
-    for (size_t r = 0; r < line.size(); ++r) line[r] = x(static_cast<int64_t>(r), c);
+    for (int64_t r = 0; r < std::ssize(line); ++r) line[r] = x(r, c);
     side.format->round(line, context);
-    for (size_t r = 0; r < line.size(); ++r) x(static_cast<int64_t>(r), c) = line[r];
+    for (int64_t r = 0; r < std::ssize(line); ++r) x(r, c) = line[r];
   }
 }
 
@@ -240,7 +240,7 @@ Rounded set_aside(const Line& line, int64_t outliers) {
   double mean = 0;
   for (int64_t i = 0; i < line.count; ++i) mean += static_cast<double>(line.at(i));
   mean /= static_cast<double>(line.count);
-  std::vector<int64_t> order(static_cast<size_t>(line.count));
+  std::vector<int64_t> order(line.count);
   std::iota(order.begin(), order.end(), int64_t{0});
   std::ranges::stable_sort(order, std::greater<>(), [&](int64_t i) {
     return std::fabs(static_cast<double>(line.at(i)) - mean);

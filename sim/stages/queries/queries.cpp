@@ -11,7 +11,7 @@ const Declare last_queries("last_queries", "count >= 1 queries", "400",
                            "how many of the last queries observe", tested("1 3 11 100"));
 
 std::vector<int64_t> positions_of(Range range) {
-  std::vector<int64_t> positions(static_cast<size_t>(range.size()));
+  std::vector<int64_t> positions(range.size());
   std::iota(positions.begin(), positions.end(), range.begin);
   return positions;
 }
@@ -127,7 +127,7 @@ void observe_with_probe(const Settings& settings, const TraceInfo& info, Segment
   segment.probe = info.find_probe(probe_name(settings));
   segment.probe_tokens.clear();
   if (segment.probe < 0) return;
-  const int64_t all = info.probes[static_cast<size_t>(segment.probe)].observing();
+  const int64_t all = info.probes[segment.probe].observing();
   const int64_t first = settings.count(probe_first);
   const int64_t tokens = first == 0 ? all : std::min(first, all);
   const int64_t asked = settings.count(probe_queries);

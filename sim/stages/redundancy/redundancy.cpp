@@ -49,7 +49,7 @@ struct KeyCosine : Redundancy {
                                                                                 entries, dim)
                     .cast<double>();
     for (int64_t i = 0; i < entries; ++i) unit.row(i) /= unit.row(i).norm() + kTiny;
-    std::vector<double> mean(static_cast<size_t>(entries), 0.0);
+    std::vector<double> mean(entries, 0.0);
     for (int64_t begin = 0; begin < entries; begin += kTogether) {
       const int64_t count = std::min(kTogether, entries - begin);
       Rows cosine = unit.middleRows(begin, count) * unit.transpose();
@@ -59,7 +59,7 @@ struct KeyCosine : Redundancy {
         while (newest > 0 && !(cosine(r, newest) > threshold)) --newest;
         if (drops_always() || cosine(r, newest) > threshold) cosine(r, newest) = 0;
         for (int64_t i = 0; i < entries; ++i)
-          mean[static_cast<size_t>(i)] += cosine(r, i) / static_cast<double>(entries);
+          mean[i] += cosine(r, i) / static_cast<double>(entries);
       }
     }
     softmax(mean);

@@ -35,8 +35,7 @@ void score_blocks(const Settings& settings, Range candidates, Table<double>& sco
   for (int64_t owner = 0; owner < scores.rows(); ++owner)
     for (int64_t begin = candidates.begin; begin < candidates.end;) {
       const int64_t end = block_of(settings, begin, candidates.end).end;
-      const auto own = scores.row(owner).subspan(static_cast<size_t>(begin),
-                                                 static_cast<size_t>(end - begin));
+      const auto own = scores.row(owner).subspan(begin, end - begin);
       std::ranges::fill(own, block_score_of(settings, own));
       begin = end;
     }
@@ -52,8 +51,8 @@ void unite_layers(const Settings& settings, const std::vector<ScoredLayer*>& lay
         &ScoredLayer::unweighted_raw}) {
     if ((layers.front()->*scores).empty()) continue;
     Table<double> united(std::ssize(layers), layers.front()->entries());
-    for (size_t l = 0; l < layers.size(); ++l)
-      std::ranges::copy((layers[l]->*scores).row(0), united.row(static_cast<int64_t>(l)).begin());
+    for (int64_t l = 0; l < std::ssize(layers); ++l)
+      std::ranges::copy((layers[l]->*scores).row(0), united.row(l).begin());
     for (const Segment& segment : layers.front()->segments)
       chosen<Union>(settings).apply(segment.candidates, united);
     for (ScoredLayer* const layer : layers)
@@ -80,10 +79,9 @@ struct Fold : Union {
   using Union::Union;
   virtual double of(const std::vector<double>& heads) const = 0;
   void apply(Range candidates, Table<double>& scores) const override {
-    std::vector<double> heads(static_cast<size_t>(scores.rows()));
+    std::vector<double> heads(scores.rows());
     for (int64_t i = candidates.begin; i < candidates.end; ++i) {
-      for (size_t owner = 0; owner < heads.size(); ++owner)
-        heads[owner] = scores(static_cast<int64_t>(owner), i);
+      for (int64_t owner = 0; owner < std::ssize(heads); ++owner) heads[owner] = scores(owner, i);
       const double one = of(heads);
       for (int64_t owner = 0; owner < scores.rows(); ++owner) scores(owner, i) = one;
     }
@@ -122,8 +120,7 @@ struct BestRank : Union {
       : Union({"union", "best-rank", "the best entries of every head, then the second best ones",
                "kvsim", "union_layers"}) {}
   void apply(Range candidates, Table<double>& scores) const override {
-    std::vector<double> best(static_cast<size_t>(candidates.size()),
-                             -static_cast<double>(candidates.size()));
+    std::vector<double> best(candidates.size(), -static_cast<double>(candidates.size()));
     std::vector<int64_t> order(best.size());
     for (int64_t owner = 0; owner < scores.rows(); ++owner) {
       std::iota(order.begin(), order.end(), candidates.begin);
@@ -131,7 +128,7 @@ struct BestRank : Union {
         return scores(owner, a) != scores(owner, b) ? scores(owner, a) > scores(owner, b) : a > b;
       });
       for (size_t rank = 0; rank < order.size(); ++rank) {
-        double& mine = best[static_cast<size_t>(order[rank] - candidates.begin)];
+        double& mine = best[order[rank] - candidates.begin];
         mine = std::max(mine, -static_cast<double>(rank));
       }
     }

@@ -15,12 +15,12 @@ inline void moving_mean(std::span<const double> in, int64_t begin, int64_t end, 
       const double* const from = in.data() + i + c;
       for (int64_t x = 0; x < kTogether; ++x) sums[x] += from[x];
     }
-    for (int64_t x = 0; x < kTogether; ++x) out[static_cast<size_t>(i + x)] = sums[x] / divisor;
+    for (int64_t x = 0; x < kTogether; ++x) out[i + x] = sums[x] / divisor;
   }
   for (; i < end; ++i) {
     double sum = 0;
-    for (int64_t c = first; c <= last; ++c) sum += in[static_cast<size_t>(i + c)];
-    out[static_cast<size_t>(i)] = sum / divisor;
+    for (int64_t c = first; c <= last; ++c) sum += in[i + c];
+    out[i] = sum / divisor;
   }
 }
 
@@ -43,14 +43,14 @@ struct NoSmoothing : Smooth {
 
 /// (1/k) sum over the kernel, columns outside count as 0.
 void average(int64_t k, std::span<const double> in, std::span<double> out) {
-  const int64_t columns = static_cast<int64_t>(in.size());
+  const int64_t columns = std::ssize(in);
   const auto width = static_cast<double>(k);
   const int64_t inner = std::min(columns, k / 2), outer = std::max(inner, columns - k / 2);
   const auto at_edge = [&](int64_t i) {
     double sum = 0;
     for (int64_t c = std::max<int64_t>(0, i - k / 2); c < std::min(columns, i + k / 2 + 1); ++c)
-      sum += in[static_cast<size_t>(c)];
-    out[static_cast<size_t>(i)] = sum / width;
+      sum += in[c];
+    out[i] = sum / width;
   };
   for (int64_t i = 0; i < inner; ++i) at_edge(i);
   moving_mean(in, inner, outer, -(k / 2), k / 2, width, out);
@@ -74,12 +74,11 @@ struct AverageReplicate : Smooth {
   void apply(const Settings& settings, const PositionDrift&, std::span<const double> in,
              std::span<double> out) const override {
     const int64_t k = settings.count(kernel);
-    const int64_t last = static_cast<int64_t>(in.size()) - 1;
+    const int64_t last = std::ssize(in) - 1;
     for (int64_t i = 0; i <= last; ++i) {
       double sum = 0;
-      for (int64_t c = i - k / 2; c <= i + k / 2; ++c)
-        sum += in[static_cast<size_t>(std::clamp<int64_t>(c, 0, last))];
-      out[static_cast<size_t>(i)] = sum / static_cast<double>(k);
+      for (int64_t c = i - k / 2; c <= i + k / 2; ++c) sum += in[std::clamp<int64_t>(c, 0, last)];
+      out[i] = sum / static_cast<double>(k);
     }
   }
 };
@@ -105,11 +104,11 @@ struct MaxPooling : Smooth {
   void apply(const Settings& settings, const PositionDrift&, std::span<const double> in,
              std::span<double> out) const override {
     const int64_t half = settings.count(kernel) / 2;
-    const int64_t columns = static_cast<int64_t>(in.size());
+    const int64_t columns = std::ssize(in);
     for (int64_t i = 0; i < columns; ++i) {
       const auto begin = in.begin() + std::max<int64_t>(0, i - half);
       const auto end = in.begin() + std::min(columns, i + half + 1);
-      out[static_cast<size_t>(i)] = std::accumulate(
+      out[i] = std::accumulate(
           begin, end, *begin,  // what is not a number stays so, for the check that follows
           [](double most, double x) { return x > most || std::isnan(x) ? x : most; });
     }
@@ -133,26 +132,23 @@ double sum_with_edges(int64_t first, int64_t last, std::span<const double> in) {
   const int64_t after = std::clamp<int64_t>(last - end, 0, last - first + 1);
   double sum = 0;
   if (before + after <= kAddedOneByOne) {
-    for (int64_t c = first; c <= last; ++c)
-      sum += in[static_cast<size_t>(std::clamp<int64_t>(c, 0, end))];
+    for (int64_t c = first; c <= last; ++c) sum += in[std::clamp<int64_t>(c, 0, end)];
     return sum;
   }
   if (before > 0) sum += static_cast<double>(before) * in.front();
-  for (int64_t c = std::max<int64_t>(first, 0); c <= std::min(last, end); ++c)
-    sum += in[static_cast<size_t>(c)];
+  for (int64_t c = std::max<int64_t>(first, 0); c <= std::min(last, end); ++c) sum += in[c];
   if (after > 0) sum += static_cast<double>(after) * in.back();
   return sum;
 }
 
 /// Mean over a window of width W, shifted by gamma; edges replicate (ReST-KV Eq. 11-13).
 void shifted_mean(int64_t width, int64_t shift, std::span<const double> in, std::span<double> out) {
-  const int64_t last = static_cast<int64_t>(in.size()) - 1;
+  const int64_t last = std::ssize(in) - 1;
   const int64_t left = shift - width / 2, right = shift + width / 2;
   const int64_t inner = std::clamp<int64_t>(-left, 0, last + 1);
   const int64_t outer = std::clamp<int64_t>(last + 1 - right, inner, last + 1);
   const auto at_edge = [&](int64_t i) {
-    out[static_cast<size_t>(i)] = sum_with_edges(i + left, i + right, in) /
-                                  static_cast<double>(width);
+    out[i] = sum_with_edges(i + left, i + right, in) / static_cast<double>(width);
   };
   for (int64_t i = 0; i < inner; ++i) at_edge(i);
   moving_mean(in, inner, outer, left, right, static_cast<double>(width), out);

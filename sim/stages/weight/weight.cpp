@@ -68,9 +68,9 @@ double projected_norm(std::span<const float> value, std::span<const Table<float>
                       Norm kind) {
   double total = 0;
   for (const Table<float>& output : outputs) {
-    std::vector<double> product(static_cast<size_t>(output.columns()), 0.0);
-    for (size_t c = 0; c < value.size(); ++c) {
-      const auto row = output.row(static_cast<int64_t>(c));
+    std::vector<double> product(output.columns(), 0.0);
+    for (int64_t c = 0; c < std::ssize(value); ++c) {
+      const auto row = output.row(c);
       const auto v = static_cast<double>(value[c]);
       for (size_t x = 0; x < product.size(); ++x) product[x] += v * static_cast<double>(row[x]);
     }
@@ -108,8 +108,7 @@ struct ValueL1Max : NormWeight<false, Norm::l1> {
   bool goes_on() const override { return false; }
   void settle(Range candidates, Table<double>& weights) const override {
     for (int64_t owner = 0; owner < weights.rows(); ++owner) {
-      const auto row = weights.row(owner).subspan(static_cast<size_t>(candidates.begin),
-                                                  static_cast<size_t>(candidates.size()));
+      const auto row = weights.row(owner).subspan(candidates.begin, candidates.size());
       if (!row.empty()) std::ranges::fill(row, *std::ranges::max_element(row));
     }
   }

@@ -118,8 +118,9 @@ TEST_CASE("A merged prompt replays like its slots, and its measures are plain su
             defect += naive.defect_sum;
             count += naive.slots;
           }
-          CHECK(view.merges->sag(step) == Approx(sag).margin(1e-5));
-          CHECK(view.merges->defect(step) == Approx(defect / count).margin(1e-4));
+          CHECK(view.merges->mean(&MergeSums::sag, step) == Approx(sag).margin(1e-5));
+          CHECK(view.merges->slot_mean(&MergeSums::defect, step) ==
+                Approx(defect / count).margin(1e-4));
         }
       }
     });
@@ -144,8 +145,9 @@ TEST_CASE("With one head per KV head keepkv:bias changes no mass at the merge qu
   replay.run([&](const StepBlock& block) {
     for (const OutcomeBlock& view : block.outcomes) {
       REQUIRE(view.merges != nullptr);
-      CHECK(view.merges->defect(0) == Approx(0).margin(1e-5));
-      for (int64_t step = 1; step < block.steps; ++step) CHECK(view.merges->defect(step) < 0);
+      CHECK(view.merges->slot_mean(&MergeSums::defect, 0) == Approx(0).margin(1e-5));
+      for (int64_t step = 1; step < block.steps; ++step)
+        CHECK(view.merges->slot_mean(&MergeSums::defect, step) < 0);
     }
   });
 }

@@ -78,11 +78,11 @@ Seen replayed(const RandomRun& run, const std::string& text, const std::string& 
             seen.change[(h * steps + at) * width + c] = static_cast<double>(
                 view.delta[(h * static_cast<size_t>(block.steps) + static_cast<size_t>(s)) * width +
                            c]);
-        seen.sag[at] = view.merges == nullptr ? 0 : view.merges->sag(s);
+        seen.sag[at] = view.merges == nullptr ? 0 : view.merges->mean(&MergeSums::sag, s);
         if (view.merges == nullptr) continue;
-        seen.defect[at] = view.merges->defect(s);
-        seen.value_part[at] = view.merges->value_part(s);
-        seen.mass_part[at] = view.merges->mass_part(s);
+        seen.defect[at] = view.merges->slot_mean(&MergeSums::defect, s);
+        seen.value_part[at] = view.merges->slot_mean(&MergeSums::value_part, s);
+        seen.mass_part[at] = view.merges->slot_mean(&MergeSums::mass_part, s);
       }
     }
   });
