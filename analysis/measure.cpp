@@ -33,6 +33,149 @@ std::vector<Item> by_place(std::vector<Item> items, Info info) {
   return items;
 }
 
+template <class T>
+std::vector<T> counting(int64_t count) {
+  std::vector<T> values(count);
+  std::iota(values.begin(), values.end(), T{0});
+  return values;
+}
+
+VariableValues policies(const RunShape& run) {
+  std::vector<std::string> texts;
+  for (const Record& record : run.options.records) texts.push_back(record.canonical());
+  return texts;
+}
+VariableValues budgets(const RunShape& run) {
+  std::vector<double> ratios;
+  for (const Budget& budget : run.options.budgets)
+    ratios.push_back(budget_ratio(budget, run.options.records, run.info.prompt_len));
+  return ratios;
+}
+VariableValues budget_labels(const RunShape& run) {
+  std::vector<std::string> texts;
+  for (const Budget& budget : run.options.budgets) texts.push_back(budget.label);
+  return texts;
+}
+VariableValues layers(const RunShape& run) {
+  return std::vector<int32_t>(run.options.layers.begin(), run.options.layers.end());
+}
+VariableValues heads(const RunShape& run) { return counting<int32_t>(run.info.num_query_heads); }
+VariableValues kv_heads(const RunShape& run) { return counting<int32_t>(run.info.num_kv_heads); }
+VariableValues steps(const RunShape& run) {
+  const auto later = run.info.later_queries();
+  return std::vector<int64_t>(later.begin(), later.end());
+}
+VariableValues positions(const RunShape& run) { return counting<int64_t>(run.info.prompt_len); }
+VariableValues spans(const RunShape& run) {
+  std::vector<std::string> names;
+  for (const SpanTokens& span : run.spans) names.push_back(span.name);
+  return names;
+}
+/// A complement of the whole prompt has no tokens: it begins and ends at 0.
+VariableValues span_begins(const RunShape& run) {
+  std::vector<int64_t> values;
+  for (const SpanTokens& span : run.spans)
+    values.push_back(span.ranges.empty() ? 0 : span.ranges.front().begin);
+  return values;
+}
+VariableValues span_ends(const RunShape& run) {
+  std::vector<int64_t> values;
+  for (const SpanTokens& span : run.spans)
+    values.push_back(span.ranges.empty() ? 0 : span.ranges.back().end);
+  return values;
+}
+
+const DeclareMeasure axes(
+    {.name = "axes", .place = 0, .when = &kAlways},
+    {{"policy", "policy", "1", "policy record",
+      "canonical text of the record: preset, variant, and the keys that differ from the preset",
+      VariableType::text, Known{policies}},
+     {"budget", "budget", "1", "budget as a share of the prompt",
+      "the typed ratio, or min(c, n)/n for a count c; c/n where a policy of the run has "
+      "schedule=decode",
+      Known{budgets}},
+     {"layer", "layer", "1", "layer of the model", "the model's own index", VariableType::int32,
+      Known{layers}},
+     {"head", "head", "1", "query head", "0..Hq-1", VariableType::int32, Known{heads}},
+     {"kv_head", "kv_head", "1", "KV head", "0..Hkv-1", VariableType::int32, Known{kv_heads}},
+     {"step", "step", "1", "position of the query",
+      "absolute positions >= n with a stored query, ascending", VariableType::int64, Known{steps}},
+     {"span", "span", "1", "labelled part of the prompt",
+      "span names of the trace; `!NAME` is every prompt token outside NAME (--span-complement)",
+      VariableType::text, Needs{&kSpans}, Known{spans}},
+     {"span_begin", "span", "1", "first token of a span", "position of its first token",
+      VariableType::int64, Needs{&kSpans}, Known{span_begins}},
+     {"span_end", "span", "1", "end of a span", "position after its last token",
+      VariableType::int64, Needs{&kSpans}, Known{span_ends}},
+     {"position", "position", "1", "position of a prompt entry", "0..n-1", VariableType::int64,
+      Needs{&kSaveKeep}, Known{positions}},
+     {"budget_label", "budget", "1", "budget as a text",
+      "`0.2` (.2, 0.20 and 20% are the same), or a count: `512`", VariableType::text,
+      Known{budget_labels}}});
+
+bool stands_over(const VariableDeclaration& variable, std::string_view axis) {
+  if (variable.is_coordinate()) return false;
+  for (std::string_view dims = variable.dims; !dims.empty();) {
+    const std::string_view name = dims.substr(0, dims.find(' '));
+    if (name == axis) return true;
+    dims.remove_prefix(std::min(name.size() + 1, dims.size()));
+  }
+  return false;
+}
+
+/// A coordinate that is not of every run belongs to each measure that has a variable over it.
+std::vector<std::string> measures_over(const VariableDeclaration& axis) {
+  std::vector<std::string> names;
+  for (const DeclareMeasure* measure : declared_measures())
+    for (const VariableDeclaration& variable : measure->variables()) {
+      if (!stands_over(variable, axis.name)) continue;
+      for (const std::string& name : variable.measures)
+        if (!std::ranges::count(names, name)) names.push_back(name);
+    }
+  return names;
+}
+
+std::vector<VariableDeclaration> all_variables() {
+  std::vector<VariableDeclaration> all;
+  for (const bool known : {true, false})
+    for (const DeclareMeasure* measure : declared_measures())
+      for (const VariableDeclaration& declaration : measure->variables()) {
+        if ((declaration.known != nullptr) != known) continue;
+        all.push_back(declaration);
+        if (known && declaration.when == nullptr) all.back().measures = measures_over(declaration);
+      }
+  return all;
+}
+
+std::string occasion_text(const VariableDeclaration& variable) {
+  std::vector<std::string> parts;
+  for (const Condition* need : variable.needs) parts.emplace_back(need->text);
+  if (variable.when == &kAlways && !parts.empty()) return fmt::format("{}", fmt::join(parts, "; "));
+  if (variable.when != nullptr) parts.emplace_back(variable.when->text);
+  if (variable.when == &kAlways) return parts.back();
+  std::vector<std::string> names = variable.measures;
+  if (names.empty()) names = {variable.name};
+  parts.push_back(fmt::format("{}`--metric {}`", variable.when != nullptr ? "or " : "",
+                              fmt::join(names, "` or `")));
+  return fmt::format("{}", fmt::join(parts, "; "));
+}
+
+const char* type_text(VariableType type) {
+  static constexpr const char* kNames[] = {"float64", "int32", "int64", "uint8", "string"};
+  return kNames[static_cast<size_t>(type)];
+}
+
+VariableValues undefined_values(VariableType type, size_t count) {
+  switch (type) {
+    case VariableType::float64: return std::vector<double>(count, kUndefined);
+    case VariableType::int32: return std::vector<int32_t>(count, 0);
+    case VariableType::int64: return std::vector<int64_t>(count, 0);
+    case VariableType::uint8: return std::vector<uint8_t>(count, 255);
+    case VariableType::text: return std::vector<std::string>(count);
+  }
+  throw std::logic_error("unknown type of a variable");
+}
+
 }  // namespace
 
 const Condition kAlways{"always", [](const RunShape&) { return true; }};
@@ -130,157 +273,6 @@ std::vector<double> over_heads(const Table<double>& heads) {
 }
 
 // ---- the dimensions of every results file, and what describes them ----
-
-namespace {
-
-template <class T>
-std::vector<T> counting(int64_t count) {
-  std::vector<T> values(count);
-  std::iota(values.begin(), values.end(), T{0});
-  return values;
-}
-
-VariableValues policies(const RunShape& run) {
-  std::vector<std::string> texts;
-  for (const Record& record : run.options.records) texts.push_back(record.canonical());
-  return texts;
-}
-VariableValues budgets(const RunShape& run) {
-  std::vector<double> ratios;
-  for (const Budget& budget : run.options.budgets)
-    ratios.push_back(budget_ratio(budget, run.options.records, run.info.prompt_len));
-  return ratios;
-}
-VariableValues budget_labels(const RunShape& run) {
-  std::vector<std::string> texts;
-  for (const Budget& budget : run.options.budgets) texts.push_back(budget.label);
-  return texts;
-}
-VariableValues layers(const RunShape& run) {
-  return std::vector<int32_t>(run.options.layers.begin(), run.options.layers.end());
-}
-VariableValues heads(const RunShape& run) { return counting<int32_t>(run.info.num_query_heads); }
-VariableValues kv_heads(const RunShape& run) { return counting<int32_t>(run.info.num_kv_heads); }
-VariableValues steps(const RunShape& run) {
-  const auto later = run.info.later_queries();
-  return std::vector<int64_t>(later.begin(), later.end());
-}
-VariableValues positions(const RunShape& run) { return counting<int64_t>(run.info.prompt_len); }
-VariableValues spans(const RunShape& run) {
-  std::vector<std::string> names;
-  for (const SpanTokens& span : run.spans) names.push_back(span.name);
-  return names;
-}
-/// A complement of the whole prompt has no tokens: it begins and ends at 0.
-VariableValues span_begins(const RunShape& run) {
-  std::vector<int64_t> values;
-  for (const SpanTokens& span : run.spans)
-    values.push_back(span.ranges.empty() ? 0 : span.ranges.front().begin);
-  return values;
-}
-VariableValues span_ends(const RunShape& run) {
-  std::vector<int64_t> values;
-  for (const SpanTokens& span : run.spans)
-    values.push_back(span.ranges.empty() ? 0 : span.ranges.back().end);
-  return values;
-}
-
-const DeclareMeasure axes(
-    {.name = "axes", .place = 0, .when = &kAlways},
-    {{"policy", "policy", "1", "policy record",
-      "canonical text of the record: preset, variant, and the keys that differ from the preset",
-      VariableType::text, Known{policies}},
-     {"budget", "budget", "1", "budget as a share of the prompt",
-      "the typed ratio, or min(c, n)/n for a count c; c/n where a policy of the run has "
-      "schedule=decode",
-      Known{budgets}},
-     {"layer", "layer", "1", "layer of the model", "the model's own index", VariableType::int32,
-      Known{layers}},
-     {"head", "head", "1", "query head", "0..Hq-1", VariableType::int32, Known{heads}},
-     {"kv_head", "kv_head", "1", "KV head", "0..Hkv-1", VariableType::int32, Known{kv_heads}},
-     {"step", "step", "1", "position of the query",
-      "absolute positions >= n with a stored query, ascending", VariableType::int64, Known{steps}},
-     {"span", "span", "1", "labelled part of the prompt",
-      "span names of the trace; `!NAME` is every prompt token outside NAME (--span-complement)",
-      VariableType::text, Needs{&kSpans}, Known{spans}},
-     {"span_begin", "span", "1", "first token of a span", "position of its first token",
-      VariableType::int64, Needs{&kSpans}, Known{span_begins}},
-     {"span_end", "span", "1", "end of a span", "position after its last token",
-      VariableType::int64, Needs{&kSpans}, Known{span_ends}},
-     {"position", "position", "1", "position of a prompt entry", "0..n-1", VariableType::int64,
-      Needs{&kSaveKeep}, Known{positions}},
-     {"budget_label", "budget", "1", "budget as a text",
-      "`0.2` (.2, 0.20 and 20% are the same), or a count: `512`", VariableType::text,
-      Known{budget_labels}}});
-
-}  // namespace
-
-namespace {
-
-bool stands_over(const VariableDeclaration& variable, std::string_view axis) {
-  if (variable.is_coordinate()) return false;
-  for (std::string_view dims = variable.dims; !dims.empty();) {
-    const std::string_view name = dims.substr(0, dims.find(' '));
-    if (name == axis) return true;
-    dims.remove_prefix(std::min(name.size() + 1, dims.size()));
-  }
-  return false;
-}
-
-/// A coordinate that is not of every run belongs to each measure that has a variable over it.
-std::vector<std::string> measures_over(const VariableDeclaration& axis) {
-  std::vector<std::string> names;
-  for (const DeclareMeasure* measure : declared_measures())
-    for (const VariableDeclaration& variable : measure->variables()) {
-      if (!stands_over(variable, axis.name)) continue;
-      for (const std::string& name : variable.measures)
-        if (!std::ranges::count(names, name)) names.push_back(name);
-    }
-  return names;
-}
-
-std::vector<VariableDeclaration> all_variables() {
-  std::vector<VariableDeclaration> all;
-  for (const bool known : {true, false})
-    for (const DeclareMeasure* measure : declared_measures())
-      for (const VariableDeclaration& declaration : measure->variables()) {
-        if ((declaration.known != nullptr) != known) continue;
-        all.push_back(declaration);
-        if (known && declaration.when == nullptr) all.back().measures = measures_over(declaration);
-      }
-  return all;
-}
-
-std::string occasion_text(const VariableDeclaration& variable) {
-  std::vector<std::string> parts;
-  for (const Condition* need : variable.needs) parts.emplace_back(need->text);
-  if (variable.when == &kAlways && !parts.empty()) return fmt::format("{}", fmt::join(parts, "; "));
-  if (variable.when != nullptr) parts.emplace_back(variable.when->text);
-  if (variable.when == &kAlways) return parts.back();
-  std::vector<std::string> names = variable.measures;
-  if (names.empty()) names = {variable.name};
-  parts.push_back(fmt::format("{}`--metric {}`", variable.when != nullptr ? "or " : "",
-                              fmt::join(names, "` or `")));
-  return fmt::format("{}", fmt::join(parts, "; "));
-}
-
-const char* type_text(VariableType type) {
-  static constexpr const char* kNames[] = {"float64", "int32", "int64", "uint8", "string"};
-  return kNames[static_cast<size_t>(type)];
-}
-
-VariableValues undefined_values(VariableType type, size_t count) {
-  switch (type) {
-    case VariableType::float64: return std::vector<double>(count, kUndefined);
-    case VariableType::int32: return std::vector<int32_t>(count, 0);
-    case VariableType::int64: return std::vector<int64_t>(count, 0);
-    case VariableType::uint8: return std::vector<uint8_t>(count, 255);
-    case VariableType::text: return std::vector<std::string>(count);
-  }
-  throw std::logic_error("unknown type of a variable");
-}
-
-}  // namespace
 
 const std::vector<VariableDeclaration>& declared_variables() {
   static const std::vector<VariableDeclaration> all = all_variables();

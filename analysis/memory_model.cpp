@@ -16,6 +16,44 @@ double quantized_bytes(const QuantizedCount& head, int64_t numbers, int64_t elem
   return static_cast<double>((bits + 7) / 8);
 }
 
+/// Effect of quantisation on each owner's slots; empty when nothing is quantised.
+std::vector<QuantizedCount> quantized_heads(const LayerWork& work, const KeptSets& sets,
+                                            const Settings& settings) {
+  const Quantize& rounding = quantizer(settings);
+  std::vector<QuantizedCount> heads;
+  if (!rounding.changes_entries()) return heads;
+  for (const auto& owner : sets.owners)
+    heads.push_back(
+        rounding.count(settings, std::ssize(owner), work.trace().k.dim(2), work.value_dim()));
+  return heads;
+}
+
+/// Bytes of a slot's votes, biases and estimates, four for each number, and of what choosing takes.
+double side_bytes(const LayerWork& work, const KeptSets& sets, const Settings& settings,
+                  int64_t element_bytes) {
+  constexpr double kNumberBytes = 4;
+  const int heads = sets.per_query_head ? 1 : work.group_size();
+  double per_slot = votes_of(settings).side_bytes(heads);
+  switch (chosen<Merge>(settings).estimates()) {
+    case EstimateLines::none: break;
+    case EstimateLines::mean_query: per_slot += kNumberBytes; break;
+    case EstimateLines::every_head: per_slot += kNumberBytes * heads; break;
+  }
+  if (const auto* const steps = chosen<Indicator>(settings).as<ScoresSteps>())
+    per_slot += steps->bytes_per_slot(settings, work.trace().k.dim(2), element_bytes);
+  return per_slot;
+}
+
+/// Every entry, where nothing leaves.
+std::optional<KeptSets> all_entries(const LayerWork& work, const Settings& settings) {
+  if (chosen<Schedule>(settings).evicts()) return std::nullopt;
+  std::vector<uint32_t> all(work.entries());
+  std::iota(all.begin(), all.end(), 0u);
+  KeptSets sets;
+  sets.owners.assign(work.kv_heads(), all);
+  return sets;
+}
+
 }  // namespace
 
 std::vector<HeldSlots> slots_per_kv_head(const KeptSets& kept, int group_size) {
@@ -154,48 +192,6 @@ MemoryUse MemoryModel::use() const {
 double roofline_time(double bytes, double flops, double bandwidth, double peak) {
   return std::max(bytes / bandwidth, flops / peak);
 }
-
-namespace {
-
-/// Effect of quantisation on each owner's slots; empty when nothing is quantised.
-std::vector<QuantizedCount> quantized_heads(const LayerWork& work, const KeptSets& sets,
-                                            const Settings& settings) {
-  const Quantize& rounding = quantizer(settings);
-  std::vector<QuantizedCount> heads;
-  if (!rounding.changes_entries()) return heads;
-  for (const auto& owner : sets.owners)
-    heads.push_back(
-        rounding.count(settings, std::ssize(owner), work.trace().k.dim(2), work.value_dim()));
-  return heads;
-}
-
-/// Bytes of a slot's votes, biases and estimates, four for each number, and of what choosing takes.
-double side_bytes(const LayerWork& work, const KeptSets& sets, const Settings& settings,
-                  int64_t element_bytes) {
-  constexpr double kNumberBytes = 4;
-  const int heads = sets.per_query_head ? 1 : work.group_size();
-  double per_slot = votes_of(settings).side_bytes(heads);
-  switch (chosen<Merge>(settings).estimates()) {
-    case EstimateLines::none: break;
-    case EstimateLines::mean_query: per_slot += kNumberBytes; break;
-    case EstimateLines::every_head: per_slot += kNumberBytes * heads; break;
-  }
-  if (const auto* const steps = chosen<Indicator>(settings).as<ScoresSteps>())
-    per_slot += steps->bytes_per_slot(settings, work.trace().k.dim(2), element_bytes);
-  return per_slot;
-}
-
-/// Every entry, where nothing leaves.
-std::optional<KeptSets> all_entries(const LayerWork& work, const Settings& settings) {
-  if (chosen<Schedule>(settings).evicts()) return std::nullopt;
-  std::vector<uint32_t> all(work.entries());
-  std::iota(all.begin(), all.end(), 0u);
-  KeptSets sets;
-  sets.owners.assign(work.kv_heads(), all);
-  return sets;
-}
-
-}  // namespace
 
 void add_to_memory(const LayerWork& work, const KeptSets& kept, const Settings& settings,
                    int64_t element_bytes, const Growth& growth, MemoryModel& model) {

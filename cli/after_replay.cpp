@@ -54,6 +54,29 @@ double largest(const std::vector<CheckedVariable>& variables) {
   return most;
 }
 
+constexpr const char* kVariable = "stream_error";
+constexpr size_t kStepsOfALine = 3;
+constexpr size_t kLongestName = 24;
+
+int64_t smallest_budget(const Dataset& results) {
+  const auto& ratios = results.values<double>("budget");
+  return std::ranges::min_element(ratios) - ratios.begin();
+}
+
+constexpr std::pair<const char*, const char*> kForms[] = {{"flattened", "bytes_flattened"},
+                                                          {"padded", "bytes_padded"},
+                                                          {"paged", "bytes_paged"},
+                                                          {"in place", "bytes_in_place"},
+                                                          {"peak", "bytes_peak"}};
+
+const std::vector<std::string>& names(const Dataset& results, const char* axis) {
+  return results.texts(axis);
+}
+
+std::string mebibytes(double bytes) {
+  return std::isnan(bytes) ? "-" : fmt::format("{:.3f}", bytes / (1 << 20));
+}
+
 }  // namespace
 
 bool check_replay(const TraceReader& reader, const StudyOptions& options, const Dataset& results,
@@ -79,19 +102,6 @@ bool check_replay(const TraceReader& reader, const StudyOptions& options, const 
                           kPlainLimit, "this machine, or this build of kvsim, computes wrongly"));
   return false;
 }
-
-namespace {
-
-constexpr const char* kVariable = "stream_error";
-constexpr size_t kStepsOfALine = 3;
-constexpr size_t kLongestName = 24;
-
-int64_t smallest_budget(const Dataset& results) {
-  const auto& ratios = results.values<double>("budget");
-  return std::ranges::min_element(ratios) - ratios.begin();
-}
-
-}  // namespace
 
 std::vector<ExpectedLoss> expected_losses(const Dataset& results, int64_t policy, int64_t budget,
                                           size_t count) {
@@ -148,24 +158,6 @@ std::string quoted_token(const std::string& token) {
   for (const char c : token) shown += c == '\n' ? "\\n" : c == '\t' ? "\\t" : std::string(1, c);
   return '"' + printable(shown) + '"';
 }
-
-namespace {
-
-constexpr std::pair<const char*, const char*> kForms[] = {{"flattened", "bytes_flattened"},
-                                                          {"padded", "bytes_padded"},
-                                                          {"paged", "bytes_paged"},
-                                                          {"in place", "bytes_in_place"},
-                                                          {"peak", "bytes_peak"}};
-
-const std::vector<std::string>& names(const Dataset& results, const char* axis) {
-  return results.texts(axis);
-}
-
-std::string mebibytes(double bytes) {
-  return std::isnan(bytes) ? "-" : fmt::format("{:.3f}", bytes / (1 << 20));
-}
-
-}  // namespace
 
 std::string equal_bytes_table(const Dataset& results) {
   std::string table = fmt::format("{:<44}{:>8}{:>10}{:>11}{:>11}{:>11}{:>11}\n",

@@ -12,11 +12,8 @@ namespace kvsim::cli {
 bool check_replay(const TraceReader& reader, const StudyOptions& options, const Dataset& results,
                   Backend& backend, std::FILE* out);
 
-}  // namespace kvsim::cli
-
-/// Where a model that ran with the compressed cache would lose most: the steps with the largest
-/// stream error.
-namespace kvsim::cli {
+// Where a model that ran with the compressed cache would lose most: the steps with the largest
+// stream error.
 
 struct ExpectedLoss {
   int64_t step = 0;  ///< position of the query

@@ -92,6 +92,41 @@ std::string between(double least, double most) {
   return least > 0 && least < 1 / kHuge ? "a number above 0" : shortest(least) + " or more";
 }
 
+const std::vector<Option>& shared_options() {
+  static const std::vector<Option> table = {
+      {"threads", "N", "threads to use (default: all cores)"},
+      {"progress", "auto|json",
+       "a bar or a line now and then, or lines of JSON for programs (default: auto)"},
+      {"quiet,q", "", "no progress, no notes, no table of results"},
+      {"verbose,v", "", "say more on standard error"},
+      {"help,h", "", "this text"},
+      {"version", "", "print the version"},
+      {"overwrite", "", "replace an existing file"},
+      {"seed", "N", "seed of everything random (default: 0)"},
+      {"layers", "LIST", "layers to use, e.g. 0,5,10-15 (default: all)"},
+      {"later", "PROBE", "measure on this probe's tokens in the place of the trace's later ones"},
+      {"budget", "LIST",
+       "entries kept per KV head: ratios 0.2 or 20%, counts 512; lists by comma, ranges "
+       "0.1:0.9:0.1; repeatable",
+       true},
+      {"policy", "RECORD",
+       std::string(kRecords) + ". python:FILE.py:FUNCTION stands for a preset that scores by it",
+       true},
+      {"scores", "FOLDER",
+       "scores of functions in Python, computed already (the package gives this)"},
+      {"metric", "LIST",
+       fmt::format("further metrics to compute, repeatable: {}",
+                   fmt::join(metrics_on_request(), ", ")),
+       true},
+      {"backend", "auto|cpu|cuda", "where to compute (default: auto)"},
+      {"json", "", "print one JSON document on standard output"},
+      {"csv", "FILE", "also write the summaries as a tidy table"},
+      {"table", "text|md|tex",
+       "form of the table: for the terminal, or Markdown or LaTeX (booktabs) to paste, with a "
+       "caption (default: text)"}};
+  return table;
+}
+
 }  // namespace
 
 std::vector<std::string> split_list(std::string_view text, const std::string& option) {
@@ -155,45 +190,6 @@ double parse_real(std::string_view text, const std::string& option, double least
     usage_error({"out of range", option, in_quotes(text), between(least, most)});
   return value;
 }
-
-namespace {
-
-const std::vector<Option>& shared_options() {
-  static const std::vector<Option> table = {
-      {"threads", "N", "threads to use (default: all cores)"},
-      {"progress", "auto|json",
-       "a bar or a line now and then, or lines of JSON for programs (default: auto)"},
-      {"quiet,q", "", "no progress, no notes, no table of results"},
-      {"verbose,v", "", "say more on standard error"},
-      {"help,h", "", "this text"},
-      {"version", "", "print the version"},
-      {"overwrite", "", "replace an existing file"},
-      {"seed", "N", "seed of everything random (default: 0)"},
-      {"layers", "LIST", "layers to use, e.g. 0,5,10-15 (default: all)"},
-      {"later", "PROBE", "measure on this probe's tokens in the place of the trace's later ones"},
-      {"budget", "LIST",
-       "entries kept per KV head: ratios 0.2 or 20%, counts 512; lists by comma, ranges "
-       "0.1:0.9:0.1; repeatable",
-       true},
-      {"policy", "RECORD",
-       std::string(kRecords) + ". python:FILE.py:FUNCTION stands for a preset that scores by it",
-       true},
-      {"scores", "FOLDER",
-       "scores of functions in Python, computed already (the package gives this)"},
-      {"metric", "LIST",
-       fmt::format("further metrics to compute, repeatable: {}",
-                   fmt::join(metrics_on_request(), ", ")),
-       true},
-      {"backend", "auto|cpu|cuda", "where to compute (default: auto)"},
-      {"json", "", "print one JSON document on standard output"},
-      {"csv", "FILE", "also write the summaries as a tidy table"},
-      {"table", "text|md|tex",
-       "form of the table: for the terminal, or Markdown or LaTeX (booktabs) to paste, with a "
-       "caption (default: text)"}};
-  return table;
-}
-
-}  // namespace
 
 void add_options(po::options_description& to, const std::vector<Option>& options) {
   for (const Option& given : options) {

@@ -25,10 +25,6 @@ int64_t parse_count(std::string_view text, const std::string& option, int64_t le
 /// A finite number within [least, most].
 double parse_real(std::string_view text, const std::string& option, double least, double most);
 
-}  // namespace kvsim::cli
-
-namespace kvsim::cli {
-
 namespace po = boost::program_options;
 using Values = po::variables_map;
 

@@ -13,11 +13,8 @@ std::filesystem::path shipped_file(const std::string& name);
 /// came with the program, if there is one.
 std::string shipped(const std::string& path);
 
-}  // namespace kvsim::cli
-
-/// The Python package, which lies beside the program: commands that are not the program's own, and
-/// functions in the place of presets.
-namespace kvsim::cli {
+// The Python package, which lies beside the program: commands that are not the program's own, and
+// functions in the place of presets.
 
 /// Its commands with their summaries: those of python/kvsim/commands.json; none without the
 /// package.

@@ -12,10 +12,7 @@ std::vector<std::string> chosen_names(const std::vector<std::string>& lists,
                                       const std::vector<std::string>& known,
                                       const std::vector<std::string>& shown);
 
-}  // namespace kvsim::cli
-
-/// The options of `kvsim replay` that say what to replay and what to measure.
-namespace kvsim::cli {
+// The options of `kvsim replay` that say what to replay and what to measure.
 
 std::vector<Option> measure_options();
 

@@ -86,74 +86,6 @@ std::string one_text(std::string_view variable, const std::string& typed) {
   return typed;
 }
 
-}  // namespace
-
-void refuse_trace(const std::string& path) {
-  const std::optional<std::string> head = head_of(path);
-  if (head && head->starts_with(kHdf5)) refuse_trace_as_results(path);
-}
-
-Dataset open_netcdf(const std::string& path) {
-  if (const std::optional<std::string> head = head_of(path)) {  // all else the reader refuses
-    if (!head->starts_with(kHdf5))
-      bad_data({"not a results file", path, kind_of(*head), "a netCDF-4 file written by kvsim"});
-  }
-  return read_results(path);
-}
-
-Dataset open_results(const std::string& path, const std::vector<const char*>& variables) {
-  Dataset results = open_netcdf(path);
-  check_known_results(results, path);
-  for (const char* name : variables)
-    if (!results.has(name)) bad_data({"missing variable", path, "", name});
-  return results;
-}
-
-std::string title_of(const Dataset& results) {
-  if (!results.has("layer")) return "What the model loses with the compressed caches (closed loop)";
-  const std::string form = results.text_attribute(kEqualBytes);
-  return "What later tokens lose when the cache is compressed (open-loop replay)" +
-         (form.empty() ? "" : "; budgets are shares of the full cache's bytes (" + form + ")");
-}
-
-std::string choices(const Dataset& results, const char* variable) {
-  const std::vector<std::string> known = names_of(results.at(variable));
-  if (!std::holds_alternative<std::vector<std::string>>(results.at(variable).values) &&
-      known.size() > kNumbersShown)
-    return fmt::format("one of {} from {} to {}", known.size(), known.front(), known.back());
-  const auto shown = std::span(known).first(std::min(known.size(), kNamesShown));
-  return fmt::format("one of {}{}", fmt::join(shown, "; "),
-                     shown.size() < known.size() ? "; ..." : "");
-}
-
-int64_t choice(const Values& values, const Dataset& results, const char* option,
-               const char* variable) {
-  if (!has(values, option)) return -1;
-  const std::vector<std::string> known = names_of(results.at(variable));
-  const std::string typed = text(values, option);
-  auto found = std::ranges::find(known, typed);
-  if (found == known.end())
-    found = std::ranges::find(known, one_text(variable, typed),
-                              [&](const std::string& name) { return one_text(variable, name); });
-  if (found != known.end()) return found - known.begin();
-  bad_data({std::string("the results do not have this ") + option, std::string("--") + option,
-            typed, choices(results, variable)});
-}
-
-std::string trace_beside(const Values& values, const Dataset& results, const std::string& path) {
-  if (has(values, "trace")) return text(values, "trace");
-  const std::string name = results.text_attribute("trace");
-  if (name.empty()) return "";
-  std::error_code fault;
-  const std::string known = results.text_attribute(kTracePath);
-  if (fs::is_regular_file(known, fault)) return known;
-  for (const fs::path& folder : {fs::path(path).parent_path(), fs::path("."), fs::path("data")})
-    if (fs::is_regular_file(folder / name, fault)) return (folder / name).string();
-  return "";
-}
-
-namespace {
-
 using Json = nlohmann::ordered_json;
 
 /// Cells of the record that differ from its preset; all of it where it is named otherwise.
@@ -233,9 +165,8 @@ std::string off_budget_text(const std::vector<BestRow>& rows) {
 
 std::vector<BestRow> rows_of(const BestTable& table, const std::vector<std::string>& measures) {
   std::vector<BestRow> rows = table.rows;
-  std::erase_if(rows, [&](const BestRow& row) {
-    return !contains(measures, row.criterion.variable);
-  });
+  std::erase_if(rows,
+                [&](const BestRow& row) { return !contains(measures, row.criterion.variable); });
   return rows;
 }
 
@@ -300,6 +231,70 @@ std::string csv_cell(const Json& value) {
 }
 
 }  // namespace
+
+void refuse_trace(const std::string& path) {
+  const std::optional<std::string> head = head_of(path);
+  if (head && head->starts_with(kHdf5)) refuse_trace_as_results(path);
+}
+
+Dataset open_netcdf(const std::string& path) {
+  if (const std::optional<std::string> head = head_of(path)) {  // all else the reader refuses
+    if (!head->starts_with(kHdf5))
+      bad_data({"not a results file", path, kind_of(*head), "a netCDF-4 file written by kvsim"});
+  }
+  return read_results(path);
+}
+
+Dataset open_results(const std::string& path, const std::vector<const char*>& variables) {
+  Dataset results = open_netcdf(path);
+  check_known_results(results, path);
+  for (const char* name : variables)
+    if (!results.has(name)) bad_data({"missing variable", path, "", name});
+  return results;
+}
+
+std::string title_of(const Dataset& results) {
+  if (!results.has("layer")) return "What the model loses with the compressed caches (closed loop)";
+  const std::string form = results.text_attribute(kEqualBytes);
+  return "What later tokens lose when the cache is compressed (open-loop replay)" +
+         (form.empty() ? "" : "; budgets are shares of the full cache's bytes (" + form + ")");
+}
+
+std::string choices(const Dataset& results, const char* variable) {
+  const std::vector<std::string> known = names_of(results.at(variable));
+  if (!std::holds_alternative<std::vector<std::string>>(results.at(variable).values) &&
+      known.size() > kNumbersShown)
+    return fmt::format("one of {} from {} to {}", known.size(), known.front(), known.back());
+  const auto shown = std::span(known).first(std::min(known.size(), kNamesShown));
+  return fmt::format("one of {}{}", fmt::join(shown, "; "),
+                     shown.size() < known.size() ? "; ..." : "");
+}
+
+int64_t choice(const Values& values, const Dataset& results, const char* option,
+               const char* variable) {
+  if (!has(values, option)) return -1;
+  const std::vector<std::string> known = names_of(results.at(variable));
+  const std::string typed = text(values, option);
+  auto found = std::ranges::find(known, typed);
+  if (found == known.end())
+    found = std::ranges::find(known, one_text(variable, typed),
+                              [&](const std::string& name) { return one_text(variable, name); });
+  if (found != known.end()) return found - known.begin();
+  bad_data({std::string("the results do not have this ") + option, std::string("--") + option,
+            typed, choices(results, variable)});
+}
+
+std::string trace_beside(const Values& values, const Dataset& results, const std::string& path) {
+  if (has(values, "trace")) return text(values, "trace");
+  const std::string name = results.text_attribute("trace");
+  if (name.empty()) return "";
+  std::error_code fault;
+  const std::string known = results.text_attribute(kTracePath);
+  if (fs::is_regular_file(known, fault)) return known;
+  for (const fs::path& folder : {fs::path(path).parent_path(), fs::path("."), fs::path("data")})
+    if (fs::is_regular_file(folder / name, fault)) return (folder / name).string();
+  return "";
+}
 
 std::string best_text(const BestTable& table, const std::vector<std::string>& measures) {
   const std::vector<BestRow> rows = rows_of(table, measures);

@@ -32,10 +32,7 @@ int64_t choice(const Values& values, const Dataset& results, const char* option,
 /// or in data/. Empty when it is not there.
 std::string trace_beside(const Values& values, const Dataset& results, const std::string& path);
 
-}  // namespace kvsim::cli
-
-/// The table of best settings that `kvsim sweep` ends with, in its forms.
-namespace kvsim::cli {
+// The table of best settings that `kvsim sweep` ends with, in its forms.
 
 /// For a person: the rows of these measures.
 std::string best_text(const BestTable& table, const std::vector<std::string>& measures);

@@ -37,6 +37,11 @@ bool drives_terminal(uint32_t code) {
          (code >= 0x2066 && code <= 0x2069);
 }
 
+constexpr auto kBarEvery = std::chrono::milliseconds(100);
+constexpr int kMostCells = 30;
+
+bool as_json = false;
+
 }  // namespace
 
 void set_verbosity(Verbosity verbosity) { current = verbosity; }
@@ -105,15 +110,6 @@ std::string printable(const std::string& text) {
   }
   return result;
 }
-
-namespace {
-
-constexpr auto kBarEvery = std::chrono::milliseconds(100);
-constexpr int kMostCells = 30;
-
-bool as_json = false;
-
-}  // namespace
 
 void report_progress_as_json() { as_json = true; }
 

@@ -127,31 +127,6 @@ std::string read_chunk(const ChunkedData& data, const Shape& begin, size_t chunk
   return fault;
 }
 
-}  // namespace
-
-std::string read_chunks(const ChunkedData& data, std::byte* out) {
-  size_t chunk_bytes = data.element_size;
-  for (const int64_t length : data.chunk) chunk_bytes *= static_cast<size_t>(length);
-  for (const int64_t length : data.shape)
-    if (length == 0) return "";
-  Shape begin(data.shape.size(), 0);
-  Bytes chunk;
-  for (;;) {
-    std::string fault = read_chunk(data, begin, chunk_bytes, chunk, out);
-    if (!fault.empty()) return fault;
-    size_t a = begin.size();
-    for (;;) {
-      if (a == 0) return "";
-      --a;
-      begin[a] += data.chunk[a];
-      if (begin[a] < data.shape[a]) break;
-      begin[a] = 0;
-    }
-  }
-}
-
-namespace {
-
 /// deflate cannot shrink data more than 1032 times; anything above is a lie about the size.
 constexpr int64_t kLargestCompression = 1100;
 
@@ -175,6 +150,27 @@ int64_t saturating_product(int64_t a, int64_t b) {
 }
 
 }  // namespace
+
+std::string read_chunks(const ChunkedData& data, std::byte* out) {
+  size_t chunk_bytes = data.element_size;
+  for (const int64_t length : data.chunk) chunk_bytes *= static_cast<size_t>(length);
+  for (const int64_t length : data.shape)
+    if (length == 0) return "";
+  Shape begin(data.shape.size(), 0);
+  Bytes chunk;
+  for (;;) {
+    std::string fault = read_chunk(data, begin, chunk_bytes, chunk, out);
+    if (!fault.empty()) return fault;
+    size_t a = begin.size();
+    for (;;) {
+      if (a == 0) return "";
+      --a;
+      begin[a] += data.chunk[a];
+      if (begin[a] < data.shape[a]) break;
+      begin[a] = 0;
+    }
+  }
+}
 
 std::string shape_text(const Shape& shape) {
   std::string text = "[";

@@ -34,19 +34,6 @@ void add_cell(std::string& line, const std::string& text) {
   line += '"';
 }
 
-}  // namespace
-
-std::string csv_line(const std::vector<std::string>& cells) {
-  std::string line;
-  for (size_t i = 0; i < cells.size(); ++i) {
-    if (i > 0) line += ',';
-    add_cell(line, cells[i]);
-  }
-  return line + "\n";
-}
-
-namespace {
-
 /// Columns of a tidy table after policy, budget, layer, metric and value; and those that only
 /// tables of results with such measures have.
 constexpr const char* kFurther[] = {"head", "kv_head", "span"};
@@ -56,8 +43,7 @@ std::vector<std::string> further_columns(const std::vector<TableSource>& sources
   std::vector<std::string> columns(std::begin(kFurther), std::end(kFurther));
   for (const char* dim : kOfMeasures)
     for (const TableSource& source : sources)
-      if (source.dataset->has_dimension(dim) && !contains(columns, dim))
-        columns.emplace_back(dim);
+      if (source.dataset->has_dimension(dim) && !contains(columns, dim)) columns.emplace_back(dim);
   return columns;
 }
 
@@ -111,7 +97,54 @@ std::string label_of(const Dataset& dataset, const Variable& variable,
   return label(dataset, dim, index[found - variable.dims.begin()]);
 }
 
+constexpr std::string_view kFunction = "python:";
+
+std::string scores_folder;
+
+/// A token of the file as it may be shown: no control characters, not too long.
+std::string shown(const std::string& word) {
+  std::string text = "\"";
+  for (const char c : word.substr(0, 40)) text += static_cast<unsigned char>(c) < ' ' ? '?' : c;
+  return text + (word.size() > 40 ? "...\"" : "\"");
+}
+
+std::ifstream open_text(const std::string& path) {
+  struct stat status {};
+  if (stat(path.c_str(), &status) != 0)
+    bad_data({errno == ENOENT ? "no such file" : std::strerror(errno), path});
+  if (!S_ISREG(status.st_mode)) bad_data({"not a regular file", path});
+  errno = 0;
+  std::ifstream file(path);
+  if (!file) bad_data({errno != 0 ? std::strerror(errno) : "cannot be read", path});
+  // The byte order mark that some editors begin files with is no part of the text.
+  std::string mark(3, ' ');
+  file.read(mark.data(), 3);
+  if (mark.starts_with("\xFF\xFE") || mark.starts_with("\xFE\xFF"))
+    bad_data({.what = "not UTF-8", .where = path, .found = "UTF-16", .hint = "save it as UTF-8"});
+  if (mark != "\xEF\xBB\xBF") {
+    file.clear();
+    file.seekg(0);
+  }
+  return file;
+}
+
+double parse_number(const std::string& word, const std::string& where) {
+  const auto number = Decimal::parse(word);
+  if (!number || word.ends_with('%') || !std::isfinite(number->value()))
+    bad_data({"not a number", where, shown(word), "a finite number"});
+  return number->value();
+}
+
 }  // namespace
+
+std::string csv_line(const std::vector<std::string>& cells) {
+  std::string line;
+  for (size_t i = 0; i < cells.size(); ++i) {
+    if (i > 0) line += ',';
+    add_cell(line, cells[i]);
+  }
+  return line + "\n";
+}
 
 std::string tidy_csv(const std::vector<TableSource>& sources) {
   const std::vector<std::string> further = further_columns(sources);
@@ -157,48 +190,6 @@ std::string tidy_json(const std::vector<TableSource>& sources) {
     });
   return text + "\n]\n";
 }
-
-namespace {
-
-constexpr std::string_view kFunction = "python:";
-
-std::string scores_folder;
-
-/// A token of the file as it may be shown: no control characters, not too long.
-std::string shown(const std::string& word) {
-  std::string text = "\"";
-  for (const char c : word.substr(0, 40)) text += static_cast<unsigned char>(c) < ' ' ? '?' : c;
-  return text + (word.size() > 40 ? "...\"" : "\"");
-}
-
-std::ifstream open_text(const std::string& path) {
-  struct stat status {};
-  if (stat(path.c_str(), &status) != 0)
-    bad_data({errno == ENOENT ? "no such file" : std::strerror(errno), path});
-  if (!S_ISREG(status.st_mode)) bad_data({"not a regular file", path});
-  errno = 0;
-  std::ifstream file(path);
-  if (!file) bad_data({errno != 0 ? std::strerror(errno) : "cannot be read", path});
-  // The byte order mark that some editors begin files with is no part of the text.
-  std::string mark(3, ' ');
-  file.read(mark.data(), 3);
-  if (mark.starts_with("\xFF\xFE") || mark.starts_with("\xFE\xFF"))
-    bad_data({.what = "not UTF-8", .where = path, .found = "UTF-16", .hint = "save it as UTF-8"});
-  if (mark != "\xEF\xBB\xBF") {
-    file.clear();
-    file.seekg(0);
-  }
-  return file;
-}
-
-double parse_number(const std::string& word, const std::string& where) {
-  const auto number = Decimal::parse(word);
-  if (!number || word.ends_with('%') || !std::isfinite(number->value()))
-    bad_data({"not a number", where, shown(word), "a finite number"});
-  return number->value();
-}
-
-}  // namespace
 
 void set_scores_folder(const std::string& folder) { scores_folder = folder; }
 

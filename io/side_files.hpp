@@ -38,10 +38,7 @@ struct SummaryStyle {
 /// not of all layers of the model.
 std::string summary_table(const Dataset& dataset, const SummaryStyle& style);
 
-}  // namespace kvsim
-
-/// Files that a policy record names. Every fault is bad data (one line), a missing file too.
-namespace kvsim {
+// Files that a policy record names. Every fault is bad data (one line), a missing file too.
 
 /// `layers/<layer>/score` of an HDF5 file: [owners][entries], where an owner is a KV head, or a
 /// query head for records with granularity=query. Scores must be finite.

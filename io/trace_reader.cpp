@@ -63,6 +63,15 @@ void check_finite(const h5::InputDataset& dataset, ElementType type, const void*
                "finite numbers");
 }
 
+/// Whether pairs are of neighbours; the layout stands in `object`'s attribute `name`.
+bool read_layout(const h5::InputFile& file, const std::string& object, const char* name) {
+  const auto layout = file.text_attribute(object, name);
+  if (layout == "half" || layout == "interleaved") return layout == "interleaved";
+  const std::string place = (object == "/" ? "" : object + " ") + "attribute " + name;
+  file.fail(place, layout ? "unknown layout" : "missing", layout ? "\"" + *layout + "\"" : "",
+            "\"half\" or \"interleaved\"");
+}
+
 }  // namespace
 
 std::string span_name_fault(const std::string& name) {
@@ -201,19 +210,6 @@ void TraceReader::read_spans() {
     info_.spans.push_back({names[s], begins[s], ends[s]});
   }
 }
-
-namespace {
-
-/// Whether pairs are of neighbours; the layout stands in `object`'s attribute `name`.
-bool read_layout(const h5::InputFile& file, const std::string& object, const char* name) {
-  const auto layout = file.text_attribute(object, name);
-  if (layout == "half" || layout == "interleaved") return layout == "interleaved";
-  const std::string place = (object == "/" ? "" : object + " ") + "attribute " + name;
-  file.fail(place, layout ? "unknown layout" : "missing", layout ? "\"" + *layout + "\"" : "",
-            "\"half\" or \"interleaved\"");
-}
-
-}  // namespace
 
 /// The frequencies alone.
 Rotation TraceReader::read_rotation(const std::string& object) const {

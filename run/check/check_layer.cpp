@@ -20,88 +20,6 @@ double norm(const std::vector<double>& x, bool squares) {
   return squares ? std::sqrt(sum) : sum;
 }
 
-}  // namespace
-
-PlainLayer::PlainLayer(const LayerTrace& layer, std::vector<int64_t> rows, bool squares)
-    : layer_(layer), rows_(std::move(rows)), squares_(squares),
-      heads_(layer.info->num_query_heads) {
-  parallel_for(std::ssize(heads_), [this](int64_t head) { prepare(static_cast<int>(head)); });
-}
-
-void PlainLayer::prepare(int head) {
-  Head& own = heads_[head];
-  for (const int64_t row : rows_) own.attention.push_back(attention_row(layer_, head, row));
-  for (int64_t i = 0; i < layer_.info->prompt_len; ++i) {
-    std::vector<double> projected(layer_.info->hidden_size, 0.0);
-    add_projected(head, value(head, i), projected);
-    own.weight.push_back(norm(projected, squares_));
-  }
-}
-
-std::vector<double> PlainLayer::value(int head, int64_t entry) const {
-  return row_of(layer_.v, head / layer_.info->group_size(), entry);
-}
-
-void PlainLayer::add_projected(int head, const std::vector<double>& x,
-                               std::vector<double>& sum) const {
-  for (int64_t k = 0; k < std::ssize(x); ++k) {
-    const std::vector<double> row = row_of(layer_.wo, head, k);
-    for (size_t c = 0; c < row.size(); ++c) sum[c] += x[k] * row[c];
-  }
-}
-
-PlainMeasures PlainLayer::of_row(const PlainSets& kept, size_t r) const {
-  const auto n = static_cast<size_t>(layer_.info->prompt_len);
-  double attended = 0, attended_kept = 0, important = 0, important_kept = 0;
-  std::vector<double> outputs, moved_outputs;  // [Hq][dv]
-  for (int64_t h = 0; h < std::ssize(heads_); ++h) {
-    const std::vector<double>& full = heads_[h].attention[r];
-    std::vector<double> left = full;
-    double dropped = 0;
-    for (size_t i = 0; i < n; ++i) {
-      const double importance = full[i] * heads_[h].weight[i];
-      attended += full[i];
-      important += importance;
-      if (kept[h][i]) {
-        attended_kept += full[i];
-        important_kept += importance;
-      } else {
-        dropped += full[i];
-        left[i] = 0;
-      }
-    }
-    for (double& weight : left) weight /= 1 - dropped;
-    const std::vector<double> z = weighted_values(layer_, h, full);
-    const std::vector<double> moved = weighted_values(layer_, h, left);
-    outputs.insert(outputs.end(), z.begin(), z.end());
-    moved_outputs.insert(moved_outputs.end(), moved.begin(), moved.end());
-  }
-  const std::vector<double> whole = added_to_stream(layer_, rows_[r], outputs);
-  std::vector<double> changed = added_to_stream(layer_, rows_[r], moved_outputs);
-  for (size_t c = 0; c < changed.size(); ++c) changed[c] -= whole[c];
-  const double error = norm(changed, true), output = norm(whole, true);
-  const double undefined = kUndefined;
-  return {{share(attended_kept, attended)},
-          {share(important_kept, important)},
-          {error == 0    ? 0
-           : output == 0 ? undefined
-                         : error / output}};
-}
-
-PlainMeasures PlainLayer::measure(const PlainSets& kept) const {
-  std::vector<PlainMeasures> rows(rows_.size());
-  parallel_for(std::ssize(rows), [&](int64_t r) { rows[r] = of_row(kept, r); });
-  PlainMeasures all;
-  for (const PlainMeasures& row : rows) {
-    all.retained_attention.push_back(row.retained_attention[0]);
-    all.retained_importance.push_back(row.retained_importance[0]);
-    all.output_error.push_back(row.output_error[0]);
-  }
-  return all;
-}
-
-namespace {
-
 constexpr int64_t kSteps = 16;
 constexpr const char* kMasks[] = {"kept_mask", "kept_mask_query"};
 
@@ -241,6 +159,84 @@ void check_plain(const TraceReader& reader, const StudyOptions& options, const D
 }
 
 }  // namespace
+
+PlainLayer::PlainLayer(const LayerTrace& layer, std::vector<int64_t> rows, bool squares)
+    : layer_(layer), rows_(std::move(rows)), squares_(squares),
+      heads_(layer.info->num_query_heads) {
+  parallel_for(std::ssize(heads_), [this](int64_t head) { prepare(static_cast<int>(head)); });
+}
+
+void PlainLayer::prepare(int head) {
+  Head& own = heads_[head];
+  for (const int64_t row : rows_) own.attention.push_back(attention_row(layer_, head, row));
+  for (int64_t i = 0; i < layer_.info->prompt_len; ++i) {
+    std::vector<double> projected(layer_.info->hidden_size, 0.0);
+    add_projected(head, value(head, i), projected);
+    own.weight.push_back(norm(projected, squares_));
+  }
+}
+
+std::vector<double> PlainLayer::value(int head, int64_t entry) const {
+  return row_of(layer_.v, head / layer_.info->group_size(), entry);
+}
+
+void PlainLayer::add_projected(int head, const std::vector<double>& x,
+                               std::vector<double>& sum) const {
+  for (int64_t k = 0; k < std::ssize(x); ++k) {
+    const std::vector<double> row = row_of(layer_.wo, head, k);
+    for (size_t c = 0; c < row.size(); ++c) sum[c] += x[k] * row[c];
+  }
+}
+
+PlainMeasures PlainLayer::of_row(const PlainSets& kept, size_t r) const {
+  const auto n = static_cast<size_t>(layer_.info->prompt_len);
+  double attended = 0, attended_kept = 0, important = 0, important_kept = 0;
+  std::vector<double> outputs, moved_outputs;  // [Hq][dv]
+  for (int64_t h = 0; h < std::ssize(heads_); ++h) {
+    const std::vector<double>& full = heads_[h].attention[r];
+    std::vector<double> left = full;
+    double dropped = 0;
+    for (size_t i = 0; i < n; ++i) {
+      const double importance = full[i] * heads_[h].weight[i];
+      attended += full[i];
+      important += importance;
+      if (kept[h][i]) {
+        attended_kept += full[i];
+        important_kept += importance;
+      } else {
+        dropped += full[i];
+        left[i] = 0;
+      }
+    }
+    for (double& weight : left) weight /= 1 - dropped;
+    const std::vector<double> z = weighted_values(layer_, h, full);
+    const std::vector<double> moved = weighted_values(layer_, h, left);
+    outputs.insert(outputs.end(), z.begin(), z.end());
+    moved_outputs.insert(moved_outputs.end(), moved.begin(), moved.end());
+  }
+  const std::vector<double> whole = added_to_stream(layer_, rows_[r], outputs);
+  std::vector<double> changed = added_to_stream(layer_, rows_[r], moved_outputs);
+  for (size_t c = 0; c < changed.size(); ++c) changed[c] -= whole[c];
+  const double error = norm(changed, true), output = norm(whole, true);
+  const double undefined = kUndefined;
+  return {{share(attended_kept, attended)},
+          {share(important_kept, important)},
+          {error == 0    ? 0
+           : output == 0 ? undefined
+                         : error / output}};
+}
+
+PlainMeasures PlainLayer::measure(const PlainSets& kept) const {
+  std::vector<PlainMeasures> rows(rows_.size());
+  parallel_for(std::ssize(rows), [&](int64_t r) { rows[r] = of_row(kept, r); });
+  PlainMeasures all;
+  for (const PlainMeasures& row : rows) {
+    all.retained_attention.push_back(row.retained_attention[0]);
+    all.retained_importance.push_back(row.retained_importance[0]);
+    all.output_error.push_back(row.output_error[0]);
+  }
+  return all;
+}
 
 LayerCheckResult check_run(const TraceReader& reader, const StudyOptions& options,
                            const Dataset& results, int layer, Backend& backend, Backend& other) {

@@ -52,70 +52,6 @@ Band band(const std::vector<Measures>& rows, double Measures::*which) {
   return {minimum(values), percentile(values, 50), maximum(values)};
 }
 
-}  // namespace
-
-FragilityGroup fragility_group(const Record& record) {
-  FragilityGroup group;
-  group.base = record.canonical();
-  const Settings& settings = record.settings;
-  if (!chosen<Queries>(settings).has_window() || settings.is_fraction("window")) return group;
-  try {
-    for (int64_t row = 0; row < settings.count("window"); ++row)
-      group.singles.push_back(
-          changed(record, {"aggregate=single", "single_row=" + std::to_string(row)}));
-    group.max = changed(record, {"aggregate=max", "group=max"});
-    group.defensive = changed(record, {"indicator=attention", "aggregate=max", "group=max",
-                                       "prior=head-mean", "weight=projected-l1"});
-    group.published =
-        Record::parse("defensivekv:code,window=" + settings.text("window")).canonical();
-  } catch (const Error&) {
-    // Keys of its own aggregation mean nothing to another one: such a record has no group.
-    group.singles.clear();
-  }
-  return group;
-}
-
-std::vector<FragilityGroup> fragility_groups(const std::vector<Record>& records) {
-  std::vector<FragilityGroup> groups;
-  for (const Record& record : records) {
-    FragilityGroup group = fragility_group(record);
-    if (!group.singles.empty()) groups.push_back(std::move(group));
-  }
-  return groups;
-}
-
-std::vector<FragilityRow> fragility_rows(const Dataset& results,
-                                         const std::vector<FragilityGroup>& groups) {
-  const auto& policies = results.texts("policy");
-  const auto& labels = results.texts("budget_label");
-  const auto index = [&](const std::string& policy) {
-    const auto found = std::ranges::find(policies, policy);
-    if (found == policies.end()) throw std::logic_error(policy + " is not in the results");
-    return found - policies.begin();
-  };
-  std::vector<FragilityRow> rows;
-  for (const FragilityGroup& group : groups)
-    for (int64_t b = 0; b < std::ssize(labels); ++b) {
-      std::vector<Measures> singles;
-      for (const std::string& single : group.singles)
-        singles.push_back(measures(results, index(single), b));
-      FragilityRow& row = rows.emplace_back(
-          FragilityRow{group.base,
-                       labels[b],
-                       {band(singles, &Measures::stream), band(singles, &Measures::mean),
-                        band(singles, &Measures::min), band(singles, &Measures::outliers)},
-                       {}});
-      for (const auto& [name, record] : {std::pair{"as it is", &group.base},
-                                         {"max over rows and heads", &group.max},
-                                         {"defensive step", &group.defensive},
-                                         {"defensivekv:code", &group.published}})
-        row.others.emplace_back(name, measures(results, index(*record), b));
-    }
-  return rows;
-}
-
-namespace {
-
 constexpr uint8_t kNoOwner = 255;  // the mask of policies whose owners are of the other kind
 
 std::span<const uint8_t> mask_row(const Dataset& results, const char* name,
@@ -253,6 +189,66 @@ ExplainedCell largest(const Dataset& results, const char* variable, double sign,
 }
 
 }  // namespace
+
+FragilityGroup fragility_group(const Record& record) {
+  FragilityGroup group;
+  group.base = record.canonical();
+  const Settings& settings = record.settings;
+  if (!chosen<Queries>(settings).has_window() || settings.is_fraction("window")) return group;
+  try {
+    for (int64_t row = 0; row < settings.count("window"); ++row)
+      group.singles.push_back(
+          changed(record, {"aggregate=single", "single_row=" + std::to_string(row)}));
+    group.max = changed(record, {"aggregate=max", "group=max"});
+    group.defensive = changed(record, {"indicator=attention", "aggregate=max", "group=max",
+                                       "prior=head-mean", "weight=projected-l1"});
+    group.published =
+        Record::parse("defensivekv:code,window=" + settings.text("window")).canonical();
+  } catch (const Error&) {
+    // Keys of its own aggregation mean nothing to another one: such a record has no group.
+    group.singles.clear();
+  }
+  return group;
+}
+
+std::vector<FragilityGroup> fragility_groups(const std::vector<Record>& records) {
+  std::vector<FragilityGroup> groups;
+  for (const Record& record : records) {
+    FragilityGroup group = fragility_group(record);
+    if (!group.singles.empty()) groups.push_back(std::move(group));
+  }
+  return groups;
+}
+
+std::vector<FragilityRow> fragility_rows(const Dataset& results,
+                                         const std::vector<FragilityGroup>& groups) {
+  const auto& policies = results.texts("policy");
+  const auto& labels = results.texts("budget_label");
+  const auto index = [&](const std::string& policy) {
+    const auto found = std::ranges::find(policies, policy);
+    if (found == policies.end()) throw std::logic_error(policy + " is not in the results");
+    return found - policies.begin();
+  };
+  std::vector<FragilityRow> rows;
+  for (const FragilityGroup& group : groups)
+    for (int64_t b = 0; b < std::ssize(labels); ++b) {
+      std::vector<Measures> singles;
+      for (const std::string& single : group.singles)
+        singles.push_back(measures(results, index(single), b));
+      FragilityRow& row = rows.emplace_back(
+          FragilityRow{group.base,
+                       labels[b],
+                       {band(singles, &Measures::stream), band(singles, &Measures::mean),
+                        band(singles, &Measures::min), band(singles, &Measures::outliers)},
+                       {}});
+      for (const auto& [name, record] : {std::pair{"as it is", &group.base},
+                                         {"max over rows and heads", &group.max},
+                                         {"defensive step", &group.defensive},
+                                         {"defensivekv:code", &group.published}})
+        row.others.emplace_back(name, measures(results, index(*record), b));
+    }
+  return rows;
+}
 
 ExplainedCell worst_cell(const Dataset& results, const std::string& path,
                          const ExplainedCell& fixed) {

@@ -44,32 +44,6 @@ void check_program(const Dataset& results, const std::string& path) {
             "a later kvsim reads it, or replay the trace again"});
 }
 
-}  // namespace
-
-void check_known_results(const Dataset& results, const std::string& path) {
-  check_program(results, path);
-  if (results.has("kl_divergence") && !results.has("layer"))
-    bad_data({"losses of a closed loop stand where results of a replay are expected", path, "",
-              "a results file of kvsim replay or sweep"});
-  for (const char* axis : {"policy", "budget", "budget_label", "layer", "step"})
-    if (!results.has(axis)) bad_data({"missing variable", path, "", axis});
-  for (const VariableDeclaration& declared : declared_variables()) {
-    const Variable* found = results.find(declared.name);
-    if (found == nullptr) continue;
-    if (found->type() == declared.type && found->dims == declared.dim_names()) continue;
-    bad_data({"wrong form", path + ": " + declared.name, form(found->type(), found->dims),
-              form(declared.type, declared.dim_names())});
-  }
-}
-
-Dataset read_known_results(const std::string& path) {
-  Dataset results = read_results(path);
-  check_known_results(results, path);
-  return results;
-}
-
-namespace {
-
 std::string title(const Record& record) {
   return record.variant.empty() ? record.preset : record.preset + ":" + record.variant;
 }
@@ -98,6 +72,28 @@ bool follows(const std::vector<Record>& records, const std::string& key, const s
 }
 
 }  // namespace
+
+void check_known_results(const Dataset& results, const std::string& path) {
+  check_program(results, path);
+  if (results.has("kl_divergence") && !results.has("layer"))
+    bad_data({"losses of a closed loop stand where results of a replay are expected", path, "",
+              "a results file of kvsim replay or sweep"});
+  for (const char* axis : {"policy", "budget", "budget_label", "layer", "step"})
+    if (!results.has(axis)) bad_data({"missing variable", path, "", axis});
+  for (const VariableDeclaration& declared : declared_variables()) {
+    const Variable* found = results.find(declared.name);
+    if (found == nullptr) continue;
+    if (found->type() == declared.type && found->dims == declared.dim_names()) continue;
+    bad_data({"wrong form", path + ": " + declared.name, form(found->type(), found->dims),
+              form(declared.type, declared.dim_names())});
+  }
+}
+
+Dataset read_known_results(const std::string& path) {
+  Dataset results = read_results(path);
+  check_known_results(results, path);
+  return results;
+}
 
 std::vector<GridAxis> grid_axes(const std::vector<Record>& records) {
   std::vector<std::string> varying;

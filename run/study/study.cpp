@@ -46,6 +46,59 @@ void give_back_heap(const LayerTrace& layer) {
 #endif
 }
 
+constexpr const char* kOpenLoopNote =
+    "Replay is open loop: queries come from the run with the full cache, so that errors do not "
+    "feed back into later layers or steps.";
+
+std::string time_now() {
+  const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
+  char text[32];
+  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", std::gmtime(&now));
+  return text;
+}
+
+/// Notes that the scores of a function bring; nothing where the record is no function.
+nlohmann::ordered_json function_json(const Record& record, const std::string& trace) {
+  const std::string& scores = record.settings.text("scores");
+  if (!is_function(scores)) return nullptr;
+  return nlohmann::ordered_json::parse(described_function(scores_file(scores, trace)), nullptr,
+                                       false);
+}
+
+std::string config_json(const StudyOptions& options, const std::vector<Record>& records,
+                        const std::string& trace, int64_t wo_steps) {
+  nlohmann::ordered_json config;
+  config["policies"] = nlohmann::ordered_json::array();
+  for (const Record& record : records) {
+    nlohmann::ordered_json entry;
+    entry["record"] = record.canonical();
+    entry["preset"] = record.preset;
+    entry["variant"] = record.variant;
+    entry["parameters"] = record.settings.values();
+    if (const auto function = function_json(record, trace); function.is_object())
+      entry["function"] = function;
+    config["policies"].push_back(std::move(entry));
+  }
+  for (const Budget& budget : options.budgets) config["budgets"].push_back(budget.label);
+  config["layers"] = options.layers;
+  StudyOptions measured = options;
+  measured.wo_steps = wo_steps;
+  config.update(options_text(measured));
+  return config.dump();
+}
+
+/// Facts of the model that the trace has, as far as it does: where it was found and how it
+/// computed.
+void describe_model(Dataset& dataset, const std::string& source) {
+  const auto told = nlohmann::ordered_json::parse(source, nullptr, false);
+  if (!told.is_object()) return;
+  for (const char* name : {"model_source", "model_revision", "model_dtype"})
+    if (told.contains(name) && told[name].is_string())
+      dataset.set_attribute(name, told[name].get<std::string>());
+  if (told.contains("libraries") && told["libraries"].is_object())
+    dataset.set_attribute("libraries", told["libraries"].dump());
+}
+
 }  // namespace
 
 Study::Study(const TraceReader& reader, StudyOptions options, StudyHooks hooks)
@@ -190,63 +243,6 @@ void LayersAhead::start() {
     return trace;
   });
 }
-
-namespace {
-
-constexpr const char* kOpenLoopNote =
-    "Replay is open loop: queries come from the run with the full cache, so that errors do not "
-    "feed back into later layers or steps.";
-
-std::string time_now() {
-  const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
-  char text[32];
-  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", std::gmtime(&now));
-  return text;
-}
-
-/// Notes that the scores of a function bring; nothing where the record is no function.
-nlohmann::ordered_json function_json(const Record& record, const std::string& trace) {
-  const std::string& scores = record.settings.text("scores");
-  if (!is_function(scores)) return nullptr;
-  return nlohmann::ordered_json::parse(described_function(scores_file(scores, trace)), nullptr,
-                                       false);
-}
-
-std::string config_json(const StudyOptions& options, const std::vector<Record>& records,
-                        const std::string& trace, int64_t wo_steps) {
-  nlohmann::ordered_json config;
-  config["policies"] = nlohmann::ordered_json::array();
-  for (const Record& record : records) {
-    nlohmann::ordered_json entry;
-    entry["record"] = record.canonical();
-    entry["preset"] = record.preset;
-    entry["variant"] = record.variant;
-    entry["parameters"] = record.settings.values();
-    if (const auto function = function_json(record, trace); function.is_object())
-      entry["function"] = function;
-    config["policies"].push_back(std::move(entry));
-  }
-  for (const Budget& budget : options.budgets) config["budgets"].push_back(budget.label);
-  config["layers"] = options.layers;
-  StudyOptions measured = options;
-  measured.wo_steps = wo_steps;
-  config.update(options_text(measured));
-  return config.dump();
-}
-
-/// Facts of the model that the trace has, as far as it does: where it was found and how it
-/// computed.
-void describe_model(Dataset& dataset, const std::string& source) {
-  const auto told = nlohmann::ordered_json::parse(source, nullptr, false);
-  if (!told.is_object()) return;
-  for (const char* name : {"model_source", "model_revision", "model_dtype"})
-    if (told.contains(name) && told[name].is_string())
-      dataset.set_attribute(name, told[name].get<std::string>());
-  if (told.contains("libraries") && told["libraries"].is_object())
-    dataset.set_attribute("libraries", told["libraries"].dump());
-}
-
-}  // namespace
 
 void describe_run(Dataset& dataset, const TraceReader& reader, const StudyOptions& options,
                   const std::vector<Record>& records, const Backend& backend, int64_t wo_steps) {

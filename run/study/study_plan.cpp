@@ -60,6 +60,49 @@ void check_logits(const TraceReader& trace, const StudyPlan& plan) {
   }
 }
 
+/// Dimensions, coordinates and undefined variables of a run.
+Dataset empty_results(const RunShape& run) {
+  Dataset dataset;
+  for (const VariableDeclaration& declaration : declared_variables()) {
+    if (!is_written(declaration, run)) continue;
+    if (declaration.known == nullptr) {
+      dataset.add(make_variable(declaration, dataset));
+      continue;
+    }
+    VariableValues values = declaration.known(run);
+    if (declaration.is_coordinate())
+      dataset.add_dimension(declaration.name,
+                            std::visit([](const auto& v) { return std::ssize(v); }, values));
+    Variable variable = make_variable(declaration, dataset);
+    variable.values = std::move(values);
+    dataset.add(std::move(variable));
+  }
+  return dataset;
+}
+
+MeasureNeeds together(const std::vector<std::unique_ptr<Measure>>& measures) {
+  MeasureNeeds all;
+  for (const auto& measure : measures) {
+    const MeasureNeeds own = measure->needs();
+    all.attention_columns = std::max(all.attention_columns, own.attention_columns);
+    all.head_norms |= own.head_norms;
+    all.rounding_norms |= own.rounding_norms;
+    all.span_parts |= own.span_parts;
+    all.slot_changes |= own.slot_changes;
+    all.pairs |= own.pairs;
+    all.epochs |= own.epochs;
+  }
+  return all;
+}
+
+/// visit(measure, variable) for all that the run writes.
+template <class Visit>
+void for_each_written(const RunShape& run, Visit visit) {
+  for (const DeclareMeasure* measure : declared_measures())
+    for (const VariableDeclaration& variable : measure->variables())
+      if (is_written(variable, run)) visit(measure->info(), variable);
+}
+
 }  // namespace
 
 int64_t default_wo_steps(const TraceInfo& info, int64_t value_dim) {
@@ -118,53 +161,6 @@ void check_study(const TraceReader& trace, const StudyPlan& plan, const SideFile
 void check_study(const TraceReader& trace, const StudyOptions& options) {
   check_study(trace, plan_study(trace, options), TraceFiles(trace));
 }
-
-namespace {
-
-/// Dimensions, coordinates and undefined variables of a run.
-Dataset empty_results(const RunShape& run) {
-  Dataset dataset;
-  for (const VariableDeclaration& declaration : declared_variables()) {
-    if (!is_written(declaration, run)) continue;
-    if (declaration.known == nullptr) {
-      dataset.add(make_variable(declaration, dataset));
-      continue;
-    }
-    VariableValues values = declaration.known(run);
-    if (declaration.is_coordinate())
-      dataset.add_dimension(declaration.name,
-                            std::visit([](const auto& v) { return std::ssize(v); }, values));
-    Variable variable = make_variable(declaration, dataset);
-    variable.values = std::move(values);
-    dataset.add(std::move(variable));
-  }
-  return dataset;
-}
-
-MeasureNeeds together(const std::vector<std::unique_ptr<Measure>>& measures) {
-  MeasureNeeds all;
-  for (const auto& measure : measures) {
-    const MeasureNeeds own = measure->needs();
-    all.attention_columns = std::max(all.attention_columns, own.attention_columns);
-    all.head_norms |= own.head_norms;
-    all.rounding_norms |= own.rounding_norms;
-    all.span_parts |= own.span_parts;
-    all.slot_changes |= own.slot_changes;
-    all.pairs |= own.pairs;
-    all.epochs |= own.epochs;
-  }
-  return all;
-}
-
-/// visit(measure, variable) for all that the run writes.
-template <class Visit>
-void for_each_written(const RunShape& run, Visit visit) {
-  for (const DeclareMeasure* measure : declared_measures())
-    for (const VariableDeclaration& variable : measure->variables())
-      if (is_written(variable, run)) visit(measure->info(), variable);
-}
-
-}  // namespace
 
 std::vector<Record> records_beside(const RunShape& run) {
   std::vector<Record> records;

@@ -18,6 +18,30 @@ std::vector<int64_t> query_rows(const LayerTrace& layer, const std::vector<int64
   return rows;
 }
 
+/// Both [heads][R][dv].
+LayerCheck compared(const LayerTrace& layer, const std::vector<double>& outputs,
+                    const std::vector<float>& recorded_outputs) {
+  const int64_t heads = layer.q.dim(0);
+  const auto per_head = std::ssize(outputs) / heads;
+  LayerCheck result;
+  result.layer = layer.layer;
+  for (int64_t h = 0; h < heads; ++h) {
+    double difference = 0, size = 0;
+    for (int64_t i = h * per_head; i < (h + 1) * per_head; ++i) {
+      const double recorded = recorded_outputs[i];
+      difference += (outputs[i] - recorded) * (outputs[i] - recorded);
+      size += recorded * recorded;
+    }
+    double error = difference == 0 ? 0 : std::sqrt(difference / size);  // x/0 is infinite
+    if (std::isnan(error)) error = std::numeric_limits<double>::infinity();
+    if (h == 0 || error > result.error) {
+      result.error = error;
+      result.head = static_cast<int>(h);
+    }
+  }
+  return result;
+}
+
 }  // namespace
 
 std::vector<double> attention_row(const LayerTrace& layer, int64_t head, int64_t row) {
@@ -72,34 +96,6 @@ std::vector<double> outputs_of_rows(const LayerTrace& layer, const std::vector<i
   });
   return outputs;
 }
-
-namespace {
-
-/// Both [heads][R][dv].
-LayerCheck compared(const LayerTrace& layer, const std::vector<double>& outputs,
-                    const std::vector<float>& recorded_outputs) {
-  const int64_t heads = layer.q.dim(0);
-  const auto per_head = std::ssize(outputs) / heads;
-  LayerCheck result;
-  result.layer = layer.layer;
-  for (int64_t h = 0; h < heads; ++h) {
-    double difference = 0, size = 0;
-    for (int64_t i = h * per_head; i < (h + 1) * per_head; ++i) {
-      const double recorded = recorded_outputs[i];
-      difference += (outputs[i] - recorded) * (outputs[i] - recorded);
-      size += recorded * recorded;
-    }
-    double error = difference == 0 ? 0 : std::sqrt(difference / size);  // x/0 is infinite
-    if (std::isnan(error)) error = std::numeric_limits<double>::infinity();
-    if (h == 0 || error > result.error) {
-      result.error = error;
-      result.head = static_cast<int>(h);
-    }
-  }
-  return result;
-}
-
-}  // namespace
 
 LayerCheck check_layer(const LayerTrace& layer) {
   return compared(layer, attention_outputs(layer, layer.info->check_position), layer.check_output);

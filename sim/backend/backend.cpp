@@ -9,6 +9,49 @@ namespace {
 
 constexpr int64_t kMostRows = 64;
 
+/// Rows of one pass that one trace, or one part of a probe, holds.
+struct RowSource {
+  const LayerTrace* trace;
+  std::vector<int64_t> rows;  ///< stored queries
+  int64_t columns;
+  int probe = -1;
+  size_t part = 0;
+};
+
+std::vector<RowSource> sources_of(LayerWork& work, const AttentionPass& pass) {
+  std::vector<RowSource> sources;
+  if (!pass.positions.empty())
+    sources.push_back({&work.trace(), stored_queries(work, pass.positions, pass.look_ahead),
+                       pass.columns > 0 ? pass.columns : work.entries()});
+  if (pass.probe < 0) return sources;
+  const ProbeInfo& probe = work.info().probes[pass.probe];
+  for (size_t part = 0; part < probe.parts.size(); ++part) {
+    const Range tokens = probe.parts[part].tokens;
+    std::vector<int64_t> rows;
+    for (const int64_t token : pass.probe_tokens)
+      if (tokens.contains(token)) rows.push_back(token - tokens.begin);
+    if (rows.empty()) continue;
+    const ProbeView& view = work.probe_part(pass.probe, part);
+    const bool all = pass.logits || pass.outputs;
+    sources.push_back({&view.layer, std::move(rows), all ? view.info.total_len : work.entries(),
+                       pass.probe, part});
+  }
+  return sources;
+}
+
+constexpr int64_t kEntries = 4096;  // read at a time: 4 MB of keys and values with d = dv = 128
+
+/// Adds what a query sees of further entries.
+void add_part(double log_mass, std::span<const float> mean, double& all_mass,
+              std::span<double> all_mean) {
+  const double together = log_add(all_mass, log_mass);
+  if (together == -std::numeric_limits<double>::infinity()) return;
+  const double before = std::exp(all_mass - together), added = std::exp(log_mass - together);
+  for (size_t c = 0; c < mean.size(); ++c)
+    all_mean[c] = before * all_mean[c] + added * static_cast<double>(mean[c]);
+  all_mass = together;
+}
+
 }  // namespace
 
 LayerWork::LayerWork(const LayerTrace& trace, Backend& backend, Norm measured)
@@ -81,40 +124,6 @@ const ProbeView& LayerWork::probe_part(int probe, size_t part) {
   return *view;
 }
 
-namespace {
-
-/// Rows of one pass that one trace, or one part of a probe, holds.
-struct RowSource {
-  const LayerTrace* trace;
-  std::vector<int64_t> rows;  ///< stored queries
-  int64_t columns;
-  int probe = -1;
-  size_t part = 0;
-};
-
-std::vector<RowSource> sources_of(LayerWork& work, const AttentionPass& pass) {
-  std::vector<RowSource> sources;
-  if (!pass.positions.empty())
-    sources.push_back({&work.trace(), stored_queries(work, pass.positions, pass.look_ahead),
-                       pass.columns > 0 ? pass.columns : work.entries()});
-  if (pass.probe < 0) return sources;
-  const ProbeInfo& probe = work.info().probes[pass.probe];
-  for (size_t part = 0; part < probe.parts.size(); ++part) {
-    const Range tokens = probe.parts[part].tokens;
-    std::vector<int64_t> rows;
-    for (const int64_t token : pass.probe_tokens)
-      if (tokens.contains(token)) rows.push_back(token - tokens.begin);
-    if (rows.empty()) continue;
-    const ProbeView& view = work.probe_part(pass.probe, part);
-    const bool all = pass.logits || pass.outputs;
-    sources.push_back({&view.layer, std::move(rows), all ? view.info.total_len : work.entries(),
-                       pass.probe, part});
-  }
-  return sources;
-}
-
-}  // namespace
-
 void for_each_attention_block(
     LayerWork& work, const AttentionPass& pass,
     const std::function<void(const AttentionBlock& block, int64_t first_row)>& visit) {
@@ -186,23 +195,6 @@ void AttentionBlock::shape(const LayerTrace& layer, const AttentionRequest& requ
   log_sum_exp.resize(all);
   outputs.resize(request.outputs ? all * static_cast<size_t>(layer.value_dim()) : 0);
 }
-
-namespace {
-
-constexpr int64_t kEntries = 4096;  // read at a time: 4 MB of keys and values with d = dv = 128
-
-/// Adds what a query sees of further entries.
-void add_part(double log_mass, std::span<const float> mean, double& all_mass,
-              std::span<double> all_mean) {
-  const double together = log_add(all_mass, log_mass);
-  if (together == -std::numeric_limits<double>::infinity()) return;
-  const double before = std::exp(all_mass - together), added = std::exp(log_mass - together);
-  for (size_t c = 0; c < mean.size(); ++c)
-    all_mean[c] = before * all_mean[c] + added * static_cast<double>(mean[c]);
-  all_mass = together;
-}
-
-}  // namespace
 
 RestAttention rest_attention(Backend& backend, const LayerTrace& layer, int head,
                              std::span<const int64_t> queries, std::span<const uint32_t> without) {

@@ -28,6 +28,32 @@ int64_t scaled_floor(Wide mantissa, int exponent, int64_t count) {
   return static_cast<int64_t>(quotient);
 }
 
+using Wide = __int128;
+
+/// A product that is no longer exact once it leaves 128 bits.
+Wide times(Wide a, Wide b, bool& exact) {
+  Wide product = 0;
+  if (__builtin_mul_overflow(a, b, &product)) exact = false;
+  return product;
+}
+
+Wide common_divisor(Wide a, Wide b) {
+  if (a < 0) a = -a;
+  while (b != 0) {
+    const Wide rest = a % b;
+    a = b;
+    b = rest;
+  }
+  return a == 0 ? 1 : a;
+}
+
+template <class Number>
+int64_t narrowed(Number value) {
+  constexpr int64_t most = std::numeric_limits<int64_t>::max() / 4;  // twice it plus 1 still fits
+  if (value > static_cast<Number>(most)) return most;
+  return value < static_cast<Number>(-most) ? -most : static_cast<int64_t>(value);
+}
+
 }  // namespace
 
 std::optional<Decimal> Decimal::parse(std::string_view text) {
@@ -170,36 +196,6 @@ std::string shortest(double value) {
                                           std::chars_format::fixed);
   return fault == std::errc() ? std::string(buffer, end) : std::to_string(value);
 }
-
-namespace {
-
-using Wide = __int128;
-
-/// A product that is no longer exact once it leaves 128 bits.
-Wide times(Wide a, Wide b, bool& exact) {
-  Wide product = 0;
-  if (__builtin_mul_overflow(a, b, &product)) exact = false;
-  return product;
-}
-
-Wide common_divisor(Wide a, Wide b) {
-  if (a < 0) a = -a;
-  while (b != 0) {
-    const Wide rest = a % b;
-    a = b;
-    b = rest;
-  }
-  return a == 0 ? 1 : a;
-}
-
-template <class Number>
-int64_t narrowed(Number value) {
-  constexpr int64_t most = std::numeric_limits<int64_t>::max() / 4;  // twice it plus 1 still fits
-  if (value > static_cast<Number>(most)) return most;
-  return value < static_cast<Number>(-most) ? -most : static_cast<int64_t>(value);
-}
-
-}  // namespace
 
 struct PositionDrift::Fraction {
   Wide above = 0;

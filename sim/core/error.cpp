@@ -21,16 +21,6 @@ std::string one_line(const Error::Parts& p) {
   return text;
 }
 
-}  // namespace
-
-Error::Error(Fault fault, Parts parts)
-    : std::runtime_error(one_line(parts)), fault_(fault), parts_(std::move(parts)) {}
-
-void usage_error(Error::Parts parts) { throw Error(Fault::usage, std::move(parts)); }
-void bad_data(Error::Parts parts) { throw Error(Fault::bad_data, std::move(parts)); }
-
-namespace {
-
 /// Edits (insert, delete, replace, swap of neighbours) that turn a into b.
 size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<size_t> before(b.size() + 1), last(b.size() + 1), now(b.size() + 1);
@@ -64,6 +54,12 @@ bool same_meaning(std::string_view a, std::string_view b) {
 }
 
 }  // namespace
+
+Error::Error(Fault fault, Parts parts)
+    : std::runtime_error(one_line(parts)), fault_(fault), parts_(std::move(parts)) {}
+
+void usage_error(Error::Parts parts) { throw Error(Fault::usage, std::move(parts)); }
+void bad_data(Error::Parts parts) { throw Error(Fault::bad_data, std::move(parts)); }
 
 std::vector<std::string> nearest_names(std::string_view text, const std::vector<std::string>& names,
                                        size_t most) {

@@ -64,6 +64,73 @@ Tensor joined(const TensorRows& first, const TensorRows& second) {
   return out;
 }
 
+/// Stored queries at some positions, by number.
+Range queries_at(const TraceInfo& info, Range positions) {
+  const auto number_of = [&](int64_t position) {
+    return std::ranges::lower_bound(info.query_position, position) - info.query_position.begin();
+  };
+  return {number_of(positions.begin), number_of(positions.end)};
+}
+
+/// [a][rows][c] of [a][..][c].
+Tensor rows_of(const Tensor& tensor, Range rows) {
+  return joined({tensor, {0, 0}}, {tensor, rows});
+}
+
+std::vector<float> part_of(const std::vector<float>& values, Range range) {
+  if (values.empty()) return {};
+  return {values.begin() + range.begin, values.begin() + range.end};
+}
+
+/// [a][m][c]: of each slice the rows that are named.
+Tensor gathered(const Tensor& tensor, const std::vector<std::vector<uint32_t>>& rows) {
+  Tensor out(tensor.type(), {tensor.dim(0), std::ssize(rows[0]), tensor.dim(2)});
+  const size_t bytes = static_cast<size_t>(tensor.dim(2)) * element_size(tensor.type());
+  std::byte* to = out.data();
+  for (int64_t a = 0; a < tensor.dim(0); ++a)
+    for (const uint32_t row : rows[a]) {
+      std::memcpy(to, tensor.row(a, row), bytes);
+      to += bytes;
+    }
+  return out;
+}
+
+/// Stored queries over which sizes are taken: those of the prompt, all where there are none.
+Range usual_queries(const TraceInfo& info) {
+  const int64_t first = info.first_step();
+  return {0, first > 0 ? first : std::ssize(info.query_position)};
+}
+
+double lower_median(const std::vector<float>& values, Range range) {
+  std::vector<float> some(values.begin() + range.begin, values.begin() + range.end);
+  const auto middle = some.begin() + (std::ssize(some) - 1) / 2;
+  std::ranges::nth_element(some, middle);
+  return static_cast<double>(*middle);
+}
+
+/// [Hq * dv] root of the mean square of the gate over the usual queries.
+std::vector<float> gate_sizes(const LayerTrace& layer) {
+  const int64_t heads = layer.wo.dim(0), dv = layer.wo.dim(1);
+  const Range queries = usual_queries(*layer.info);
+  std::vector<float> sizes(heads * dv);
+  parallel_for(heads, [&](int64_t h) {
+    std::vector<float> gate;
+    std::vector<double> sums(dv, 0.0);
+    for (int64_t q = queries.begin; q < queries.end; ++q) {
+      layer.path.read_gate(h, q, gate);
+      for (size_t c = 0; c < sums.size(); ++c) {
+        const auto g = static_cast<double>(gate[std::min(c, gate.size() - 1)]);
+        sums[c] += g * g;
+      }
+    }
+    for (size_t c = 0; c < sums.size(); ++c) {
+      const double size = std::sqrt(sums[c] / static_cast<double>(queries.size()));
+      sizes[static_cast<size_t>(h * dv) + c] = size > 0 ? static_cast<float>(size) : 1.0f;
+    }
+  });
+  return sizes;
+}
+
 }  // namespace
 
 TraceInfo probe_info(const TraceInfo& info, int probe, size_t part, bool with_prompt) {
@@ -114,41 +181,6 @@ std::unique_ptr<ProbeView> probe_view(const LayerTrace& layer, int probe, size_t
   view->layer = probe_layer(layer, view->info, probe, part, false);
   return view;
 }
-
-namespace {
-
-/// Stored queries at some positions, by number.
-Range queries_at(const TraceInfo& info, Range positions) {
-  const auto number_of = [&](int64_t position) {
-    return std::ranges::lower_bound(info.query_position, position) - info.query_position.begin();
-  };
-  return {number_of(positions.begin), number_of(positions.end)};
-}
-
-/// [a][rows][c] of [a][..][c].
-Tensor rows_of(const Tensor& tensor, Range rows) {
-  return joined({tensor, {0, 0}}, {tensor, rows});
-}
-
-std::vector<float> part_of(const std::vector<float>& values, Range range) {
-  if (values.empty()) return {};
-  return {values.begin() + range.begin, values.begin() + range.end};
-}
-
-/// [a][m][c]: of each slice the rows that are named.
-Tensor gathered(const Tensor& tensor, const std::vector<std::vector<uint32_t>>& rows) {
-  Tensor out(tensor.type(), {tensor.dim(0), std::ssize(rows[0]), tensor.dim(2)});
-  const size_t bytes = static_cast<size_t>(tensor.dim(2)) * element_size(tensor.type());
-  std::byte* to = out.data();
-  for (int64_t a = 0; a < tensor.dim(0); ++a)
-    for (const uint32_t row : rows[a]) {
-      std::memcpy(to, tensor.row(a, row), bytes);
-      to += bytes;
-    }
-  return out;
-}
-
-}  // namespace
 
 TraceInfo cache_info(const TraceInfo& info, int64_t entries, Range newest) {
   TraceInfo view = info;
@@ -203,46 +235,6 @@ void RotationMemory::rotate(const Rotation& rotation, int64_t positions, std::sp
     b = static_cast<float>(x * sine_[j] + y * cosine_[j]);
   }
 }
-
-namespace {
-
-/// Stored queries over which sizes are taken: those of the prompt, all where there are none.
-Range usual_queries(const TraceInfo& info) {
-  const int64_t first = info.first_step();
-  return {0, first > 0 ? first : std::ssize(info.query_position)};
-}
-
-double lower_median(const std::vector<float>& values, Range range) {
-  std::vector<float> some(values.begin() + range.begin, values.begin() + range.end);
-  const auto middle = some.begin() + (std::ssize(some) - 1) / 2;
-  std::ranges::nth_element(some, middle);
-  return static_cast<double>(*middle);
-}
-
-/// [Hq * dv] root of the mean square of the gate over the usual queries.
-std::vector<float> gate_sizes(const LayerTrace& layer) {
-  const int64_t heads = layer.wo.dim(0), dv = layer.wo.dim(1);
-  const Range queries = usual_queries(*layer.info);
-  std::vector<float> sizes(heads * dv);
-  parallel_for(heads, [&](int64_t h) {
-    std::vector<float> gate;
-    std::vector<double> sums(dv, 0.0);
-    for (int64_t q = queries.begin; q < queries.end; ++q) {
-      layer.path.read_gate(h, q, gate);
-      for (size_t c = 0; c < sums.size(); ++c) {
-        const auto g = static_cast<double>(gate[std::min(c, gate.size() - 1)]);
-        sums[c] += g * g;
-      }
-    }
-    for (size_t c = 0; c < sums.size(); ++c) {
-      const double size = std::sqrt(sums[c] / static_cast<double>(queries.size()));
-      sizes[static_cast<size_t>(h * dv) + c] = size > 0 ? static_cast<float>(size) : 1.0f;
-    }
-  });
-  return sizes;
-}
-
-}  // namespace
 
 void set_usual_output(LayerTrace& layer) {
   OutputPath& path = layer.path;

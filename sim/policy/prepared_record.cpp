@@ -64,6 +64,15 @@ std::set<std::string> read_by_grouping(const Settings& settings) {
   return read;
 }
 
+std::vector<int> skipped_layers(const Settings& settings, int model_layers) {
+  std::vector<int> skipped;
+  for (const std::string& text : settings.list(keys::skip_layers)) {
+    const int layer = std::stoi(text);
+    skipped.push_back(layer < 0 ? model_layers + layer : layer);  // -1 is the last
+  }
+  return skipped;
+}
+
 }  // namespace
 
 Settings ScorePlan::read_by_scoring(const Settings& record, bool watches) {
@@ -105,19 +114,6 @@ std::string ScorePlan::key_of(const Settings& read) const {
   return text;
 }
 
-namespace {
-
-std::vector<int> skipped_layers(const Settings& settings, int model_layers) {
-  std::vector<int> skipped;
-  for (const std::string& text : settings.list(keys::skip_layers)) {
-    const int layer = std::stoi(text);
-    skipped.push_back(layer < 0 ? model_layers + layer : layer);  // -1 is the last
-  }
-  return skipped;
-}
-
-}  // namespace
-
 int64_t budget_entries(const Settings& settings, const Budget& budget, int64_t n) {
   if (!budget.is_ratio || !rounds_like_kvpress(settings)) return budget.entries(n);
   const double r = budget.amount.one_minus().value();
@@ -132,9 +128,7 @@ std::optional<Record> unconstrained(const Record& record) {
   return plain;
 }
 
-bool PreparedRecord::skips(int layer) const {
-  return !contains(layers, layer);
-}
+bool PreparedRecord::skips(int layer) const { return !contains(layers, layer); }
 
 PreparedRecord Preparation::prepare(const Record& record) {
   PreparedRecord p;
@@ -163,8 +157,7 @@ PreparedRecord Preparation::prepare(const Record& record) {
   for (const Budget& budget : p.asked) {
     const PreparedBudget& b = p.budgets.emplace_back(prepare(p, budget));
     auto& slots = slots_of_window[b.window];
-    if (!b.keeps_all && !contains(slots, free_slots(b)))
-      slots.push_back(free_slots(b));
+    if (!b.keeps_all && !contains(slots, free_slots(b))) slots.push_back(free_slots(b));
   }
   for (PreparedBudget& b : p.budgets) {
     if (b.keeps_all) continue;

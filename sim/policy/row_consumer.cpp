@@ -92,6 +92,21 @@ void feed_all_sums(LayerWork& work, std::vector<WantedSums> wanted) {
   }
 }
 
+constexpr int64_t kColumns = 1024;  // of one task of the deviations
+
+/// Sums of which every query of J counts once.
+AttentionSumRequest plain_sums(const LayerWork& work, const RowConsumer& consumer,
+                               std::initializer_list<AttentionSum::Of> terms) {
+  const Segment& segment = consumer.segment();
+  AttentionSumRequest request{
+      .rows = stored_queries(work, segment.positions, consumer.looks_ahead()),
+      .columns = segment.candidates.end,
+      .sums = {}};
+  for (const AttentionSum::Of term : terms)
+    request.sums.push_back({term, std::vector<double>(request.rows.size(), 1.0), {}});
+  return request;
+}
+
 }  // namespace
 
 void run_consumers(LayerWork& work, const std::vector<RowConsumer*>& consumers) {
@@ -118,25 +133,6 @@ void run_consumers(LayerWork& work, const std::vector<RowConsumer*>& consumers) 
       feed(shared.consumers, block, first_row);
     });
 }
-
-namespace {
-
-constexpr int64_t kColumns = 1024;  // of one task of the deviations
-
-/// Sums of which every query of J counts once.
-AttentionSumRequest plain_sums(const LayerWork& work, const RowConsumer& consumer,
-                               std::initializer_list<AttentionSum::Of> terms) {
-  const Segment& segment = consumer.segment();
-  AttentionSumRequest request{
-      .rows = stored_queries(work, segment.positions, consumer.looks_ahead()),
-      .columns = segment.candidates.end,
-      .sums = {}};
-  for (const AttentionSum::Of term : terms)
-    request.sums.push_back({term, std::vector<double>(request.rows.size(), 1.0), {}});
-  return request;
-}
-
-}  // namespace
 
 MassConsumer::MassConsumer(LayerWork& work, const Segment& segment, bool looks_ahead,
                            bool per_query_head, ScoredLayer& result)

@@ -109,6 +109,9 @@ class RowBins {
   std::vector<Cut> cuts_;
 };
 
+/// Rows of scores in the making, for each thread: they are aggregated while they are near.
+constexpr int64_t kMadeBytes = int64_t{1} << 20;
+
 }  // namespace
 
 DriftTracker::DriftTracker(std::vector<int64_t> best, int64_t rows)
@@ -138,13 +141,6 @@ PositionDrift DriftTracker::drift(size_t variant) const {
   for (int64_t j = 0; j < sums_.rows(); ++j) drift.add(j, counts_(j, column), sums_(j, column));
   return drift;
 }
-
-namespace {
-
-/// Rows of scores in the making, for each thread: they are aggregated while they are near.
-constexpr int64_t kMadeBytes = int64_t{1} << 20;
-
-}  // namespace
 
 SegmentScorer::SegmentScorer(LayerWork& work, const ScorePlan& plan, const Segment& segment,
                              RowsOfLayer& rows, std::vector<Table<double>>& results)

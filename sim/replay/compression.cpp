@@ -151,26 +151,6 @@ std::unique_ptr<Estimates> first_estimates(const LayerWork& work, const SlotCach
   return estimates;
 }
 
-}  // namespace
-
-void FirstEstimates::prepare(const KeptSets& kept, const Settings& settings) {
-  const int64_t rows = chosen<ScoreEstimate>(settings).rows(settings, kept.budget);
-  if (settings_ == &settings && rows_ == rows && owners_.size() == kept.owners.size()) return;
-  settings_ = &settings;
-  rows_ = rows;
-  budget_ = kept.budget;
-  owners_.clear();
-  owners_.resize(kept.owners.size());
-}
-
-std::unique_ptr<Estimates> FirstEstimates::of(const LayerWork& work, const SlotCache& cache) {
-  std::unique_ptr<Estimates>& made = owners_[cache.owner()];
-  if (made == nullptr) made = first_estimates(work, cache, *settings_, budget_);
-  return made->copy();
-}
-
-namespace {
-
 /// An owner without slots.
 SlotCache empty_cache(const LayerWork& work, const KeptSets& kept, int owner) {
   const int heads = kept.per_query_head ? 1 : work.group_size();
@@ -242,6 +222,22 @@ std::vector<int64_t> others(const std::vector<uint32_t>& kept, int64_t entries) 
 }
 
 }  // namespace
+
+void FirstEstimates::prepare(const KeptSets& kept, const Settings& settings) {
+  const int64_t rows = chosen<ScoreEstimate>(settings).rows(settings, kept.budget);
+  if (settings_ == &settings && rows_ == rows && owners_.size() == kept.owners.size()) return;
+  settings_ = &settings;
+  rows_ = rows;
+  budget_ = kept.budget;
+  owners_.clear();
+  owners_.resize(kept.owners.size());
+}
+
+std::unique_ptr<Estimates> FirstEstimates::of(const LayerWork& work, const SlotCache& cache) {
+  std::unique_ptr<Estimates>& made = owners_[cache.owner()];
+  if (made == nullptr) made = first_estimates(work, cache, *settings_, budget_);
+  return made->copy();
+}
 
 void append_entry(const LayerTrace& layer, int kv_head, int64_t entry, SlotCache& cache) {
   cache.append(entry);

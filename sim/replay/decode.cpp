@@ -33,6 +33,45 @@ Table<double> over_heads(const std::vector<Table<double>>& parts,
   return sums;
 }
 
+/// Entries of the full cache, ascending, and where some parts of the prompt lie among them.
+class Entries {
+ public:
+  Entries(std::span<const int64_t> entries, const PromptParts& parts) : entries_(entries) {
+    for (const std::vector<Range>& ranges : parts) {
+      std::vector<Range>& inside = parts_.emplace_back();
+      for (const Range range : ranges) {
+        const auto first = std::ranges::lower_bound(entries, range.begin);
+        const auto last = std::ranges::lower_bound(entries, range.end);
+        inside.push_back({first - entries.begin(), last - entries.begin()});
+      }
+    }
+  }
+
+  /// Sums of one head at one step.
+  void add_up(const float* full, const float* weight, std::vector<double>& gains) {
+    gains.resize(entries_.size());
+    attention = importance = squares = 0;
+    for (size_t x = 0; x < entries_.size(); ++x) {
+      const auto a = static_cast<double>(full[entries_[x]]);
+      const double gain = gains[x] = a * static_cast<double>(weight[entries_[x]]);
+      attention += a;
+      importance += gain;
+      squares += gain * gain;
+    }
+    of_parts.assign(parts_.size(), 0.0);
+    for (size_t part = 0; part < parts_.size(); ++part)
+      for (const Range inside : parts_[part])
+        for (int64_t x = inside.begin; x < inside.end; ++x) of_parts[part] += gains[x];
+  }
+
+  double attention = 0, importance = 0, squares = 0;
+  std::vector<double> of_parts;  ///< importance of each part
+
+ private:
+  std::span<const int64_t> entries_;
+  std::vector<std::vector<Range>> parts_;  ///< numbers of entries
+};
+
 }  // namespace
 
 DecodeReplay::DecodeReplay(LayerWork& work, const LayerKept& kept,
@@ -179,49 +218,6 @@ RetainedSums DecodeReplay::sums_of(const DecodeBlock& full, const DecodeSeries& 
   }
   return sums;
 }
-
-namespace {
-
-/// Entries of the full cache, ascending, and where some parts of the prompt lie among them.
-class Entries {
- public:
-  Entries(std::span<const int64_t> entries, const PromptParts& parts) : entries_(entries) {
-    for (const std::vector<Range>& ranges : parts) {
-      std::vector<Range>& inside = parts_.emplace_back();
-      for (const Range range : ranges) {
-        const auto first = std::ranges::lower_bound(entries, range.begin);
-        const auto last = std::ranges::lower_bound(entries, range.end);
-        inside.push_back({first - entries.begin(), last - entries.begin()});
-      }
-    }
-  }
-
-  /// Sums of one head at one step.
-  void add_up(const float* full, const float* weight, std::vector<double>& gains) {
-    gains.resize(entries_.size());
-    attention = importance = squares = 0;
-    for (size_t x = 0; x < entries_.size(); ++x) {
-      const auto a = static_cast<double>(full[entries_[x]]);
-      const double gain = gains[x] = a * static_cast<double>(weight[entries_[x]]);
-      attention += a;
-      importance += gain;
-      squares += gain * gain;
-    }
-    of_parts.assign(parts_.size(), 0.0);
-    for (size_t part = 0; part < parts_.size(); ++part)
-      for (const Range inside : parts_[part])
-        for (int64_t x = inside.begin; x < inside.end; ++x) of_parts[part] += gains[x];
-  }
-
-  double attention = 0, importance = 0, squares = 0;
-  std::vector<double> of_parts;  ///< importance of each part
-
- private:
-  std::span<const int64_t> entries_;
-  std::vector<std::vector<Range>> parts_;  ///< numbers of entries
-};
-
-}  // namespace
 
 /// Attention and importance of the full cache on the slots present that are before the query.
 void DecodeRun::compare(size_t owner, const DecodeBlock& block, int64_t step,

@@ -14,6 +14,14 @@ Table<float> later_rows(const Tensor& tensor, int kv_head, int64_t n) {
   return rows;
 }
 
+bool rounds_entries(const LayerWork& work, const KeptSets& kept, const Settings& settings) {
+  const Quantize& rounding = quantizer(settings);
+  return std::any_of(kept.owners.begin(), kept.owners.end(), [&](const auto& owner) {
+    return rounding.count(settings, std::ssize(owner), work.trace().k.dim(2), work.value_dim())
+               .numbers > 0;
+  });
+}
+
 }  // namespace
 
 LayerSlots slots_of(const LayerWork& work, const KeptSets& kept) {
@@ -133,18 +141,6 @@ void SlotAttention::run(const LayerSlots& slots, int64_t first, int64_t steps, f
   }
   work_.backend().attend(work_.trace(), owners);
 }
-
-namespace {
-
-bool rounds_entries(const LayerWork& work, const KeptSets& kept, const Settings& settings) {
-  const Quantize& rounding = quantizer(settings);
-  return std::any_of(kept.owners.begin(), kept.owners.end(), [&](const auto& owner) {
-    return rounding.count(settings, std::ssize(owner), work.trace().k.dim(2), work.value_dim())
-               .numbers > 0;
-  });
-}
-
-}  // namespace
 
 bool leaves_out_entries(const LayerWork& work, const KeptSets& kept) {
   return std::any_of(kept.owners.begin(), kept.owners.end(),

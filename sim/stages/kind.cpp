@@ -20,6 +20,14 @@ std::optional<Range> as_range(std::string_view text) {
   return range;
 }
 
+/// By stage and name.
+using KindTable = std::map<std::pair<std::string, std::string>, const Kind*>;
+
+KindTable& table() {
+  static KindTable kinds;
+  return kinds;
+}
+
 }  // namespace
 
 std::string span_list_fault(std::string_view text) {
@@ -57,18 +65,6 @@ std::vector<Range> resolve_spans(const std::vector<std::string>& items,
   }
   return ranges;
 }
-
-namespace {
-
-/// By stage and name.
-using KindTable = std::map<std::pair<std::string, std::string>, const Kind*>;
-
-KindTable& table() {
-  static KindTable kinds;
-  return kinds;
-}
-
-}  // namespace
 
 void announce_kind(const Kind& kind) {
   const KindInfo& info = kind.info();

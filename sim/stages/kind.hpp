@@ -180,10 +180,8 @@ std::vector<const Parameter*> parameters();
 /// says what the key takes.
 std::string canonical_value(const Parameter& parameter, std::string_view typed);
 
-}  // namespace kvsim
+// Parameters that no single stage owns (policies.md 2).
 
-/// Parameters that no single stage owns (policies.md 2).
-namespace kvsim {
 namespace keys {
 extern const Declare granularity, rounding, tie, skip_layers, positions;
 extern const Declare order, sinks, recent, allocate_score;  // in the files of their stages

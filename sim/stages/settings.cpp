@@ -227,6 +227,21 @@ std::string canonical_number(const Parameter& p, std::string_view typed) {
   return decimal->text();
 }
 
+/// "0+1+5", "0+-1" (-1 is the last layer) or "none".
+std::string layer_list_fault(std::string_view text) {
+  bool digit = false;
+  char before = '+';
+  for (char c : text) {
+    if (c == '+' && !digit) return "a layer index is missing before '+'";
+    if (c != '+' && c != '-' && (c < '0' || c > '9'))
+      return "layer indices are integers joined by '+'";
+    if (c == '-' && before != '+') return "'-' stands before an index counted from the last layer";
+    digit = c != '+' && c != '-';
+    before = c;
+  }
+  return digit ? "" : "a layer index is missing";
+}
+
 }  // namespace
 
 std::string Parameter::range() const {
@@ -307,25 +322,6 @@ std::string canonical_value(const Parameter& p, std::string_view typed) {
   }
   return std::string(typed);
 }
-
-namespace {
-
-/// "0+1+5", "0+-1" (-1 is the last layer) or "none".
-std::string layer_list_fault(std::string_view text) {
-  bool digit = false;
-  char before = '+';
-  for (char c : text) {
-    if (c == '+' && !digit) return "a layer index is missing before '+'";
-    if (c != '+' && c != '-' && (c < '0' || c > '9'))
-      return "layer indices are integers joined by '+'";
-    if (c == '-' && before != '+') return "'-' stands before an index counted from the last layer";
-    digit = c != '+' && c != '-';
-    before = c;
-  }
-  return digit ? "" : "a layer index is missing";
-}
-
-}  // namespace
 
 namespace keys {
 

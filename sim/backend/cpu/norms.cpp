@@ -67,60 +67,6 @@ void add_projected_l1(const Kernels& kernels, const LayerTrace& layer, int64_t h
   }
 }
 
-}  // namespace
-
-void cpu_value_norms(const Kernels& kernels, const LayerTrace& layer, Norm norm, Range entries,
-                     float* out) {
-  const int64_t dv = layer.value_dim();
-  const int64_t runs = (entries.size() + kValueRun - 1) / kValueRun;
-  parallel_for(runs * layer.info->num_kv_heads, [&](int64_t task) {
-    const int64_t kv_head = task / runs;
-    const int64_t begin = entries.begin + task % runs * kValueRun;
-    const int64_t end = std::min(entries.end, begin + kValueRun);
-    Scratch<float> buffer;
-    const float* const v = load_rows(layer.v, kv_head, begin, end, dv, buffer);
-    float* const to = out + kv_head * entries.size() + (begin - entries.begin);
-    for (int64_t i = 0; i < end - begin; ++i) {
-      const double sum = kernels.row_sum(v + i * dv, dv, norm == Norm::l2);
-      to[i] = static_cast<float>(norm == Norm::l2 ? std::sqrt(sum) : sum);
-    }
-  });
-}
-
-void cpu_projected_norms(const Kernels& kernels, const LayerTrace& layer, Norm norm, Range entries,
-                         float* out) {
-  const int64_t dv = layer.value_dim(), group = layer.info->group_size();
-  const int64_t run = kTilesPerTask * kTileRows;
-  const int64_t runs = (entries.size() + run - 1) / run;
-  const bool pairs = norm == Norm::l1 && multiplies_pairs(kernels, layer.v, layer.wo, dv);
-  const OutputFactors factors = norm == Norm::l2 ? OutputFactors(kernels, layer) : OutputFactors();
-  parallel_for(runs * layer.info->num_kv_heads, [&](int64_t task) {
-    const int64_t kv_head = task / runs;
-    const int64_t begin = entries.begin + task % runs * run;
-    const Range part{begin, std::min(entries.end, begin + run)};
-    Scratch<float> buffer, w;
-    Scratch<float> vt(pairs ? padded(part.size(), kTileRows) * dv / 2 : 0);
-    if (pairs) load_value_pairs(kernels, layer, kv_head, part, vt.data());
-    const float* const v = pairs ? vt.data()
-                                 : load_rows(layer.v, kv_head, part.begin, part.end, dv, buffer);
-    std::vector<double> sums(padded(part.size(), kTileRows));
-    for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
-      std::fill(sums.begin(), sums.end(), 0.0);
-      if (norm == Norm::l1)
-        add_projected_l1(kernels, layer, head, part.size(), pairs, v, w, sums.data());
-      else
-        factors.add_squares(head, v, part.size(), sums.data());
-      float* const to = out + head * entries.size() + (begin - entries.begin);
-      for (int64_t i = 0; i < part.size(); ++i) {
-        const double sum = sums[i];
-        to[i] = static_cast<float>(norm == Norm::l2 ? std::sqrt(std::max(sum, 0.0)) : sum);
-      }
-    }
-  });
-}
-
-namespace {
-
 constexpr int64_t kEntryRun = 128;  // entries of one task
 constexpr int64_t kEntryStride = spread_stride<double>(kEntryRun);
 
@@ -193,6 +139,56 @@ void value_forms(const Kernels& kernels, const LayerTrace& layer, std::span<cons
 }
 
 }  // namespace
+
+void cpu_value_norms(const Kernels& kernels, const LayerTrace& layer, Norm norm, Range entries,
+                     float* out) {
+  const int64_t dv = layer.value_dim();
+  const int64_t runs = (entries.size() + kValueRun - 1) / kValueRun;
+  parallel_for(runs * layer.info->num_kv_heads, [&](int64_t task) {
+    const int64_t kv_head = task / runs;
+    const int64_t begin = entries.begin + task % runs * kValueRun;
+    const int64_t end = std::min(entries.end, begin + kValueRun);
+    Scratch<float> buffer;
+    const float* const v = load_rows(layer.v, kv_head, begin, end, dv, buffer);
+    float* const to = out + kv_head * entries.size() + (begin - entries.begin);
+    for (int64_t i = 0; i < end - begin; ++i) {
+      const double sum = kernels.row_sum(v + i * dv, dv, norm == Norm::l2);
+      to[i] = static_cast<float>(norm == Norm::l2 ? std::sqrt(sum) : sum);
+    }
+  });
+}
+
+void cpu_projected_norms(const Kernels& kernels, const LayerTrace& layer, Norm norm, Range entries,
+                         float* out) {
+  const int64_t dv = layer.value_dim(), group = layer.info->group_size();
+  const int64_t run = kTilesPerTask * kTileRows;
+  const int64_t runs = (entries.size() + run - 1) / run;
+  const bool pairs = norm == Norm::l1 && multiplies_pairs(kernels, layer.v, layer.wo, dv);
+  const OutputFactors factors = norm == Norm::l2 ? OutputFactors(kernels, layer) : OutputFactors();
+  parallel_for(runs * layer.info->num_kv_heads, [&](int64_t task) {
+    const int64_t kv_head = task / runs;
+    const int64_t begin = entries.begin + task % runs * run;
+    const Range part{begin, std::min(entries.end, begin + run)};
+    Scratch<float> buffer, w;
+    Scratch<float> vt(pairs ? padded(part.size(), kTileRows) * dv / 2 : 0);
+    if (pairs) load_value_pairs(kernels, layer, kv_head, part, vt.data());
+    const float* const v = pairs ? vt.data()
+                                 : load_rows(layer.v, kv_head, part.begin, part.end, dv, buffer);
+    std::vector<double> sums(padded(part.size(), kTileRows));
+    for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
+      std::fill(sums.begin(), sums.end(), 0.0);
+      if (norm == Norm::l1)
+        add_projected_l1(kernels, layer, head, part.size(), pairs, v, w, sums.data());
+      else
+        factors.add_squares(head, v, part.size(), sums.data());
+      float* const to = out + head * entries.size() + (begin - entries.begin);
+      for (int64_t i = 0; i < part.size(); ++i) {
+        const double sum = sums[i];
+        to[i] = static_cast<float>(norm == Norm::l2 ? std::sqrt(std::max(sum, 0.0)) : sum);
+      }
+    }
+  });
+}
 
 void cpu_output_metrics(const Kernels& kernels, const LayerTrace& layer,
                         std::span<const HeadPair> pairs, Range entries) {

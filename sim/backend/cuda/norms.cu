@@ -100,35 +100,6 @@ void value_forms(Context& context, const LayerTrace& trace, std::span<const Head
   });
 }
 
-}  // namespace
-
-void output_metrics(Context& context, const LayerTrace& trace, std::span<const HeadPair> pairs,
-                    Range entries) {
-  for (const HeadPair& pair : pairs) make_gram(context, trace, pair);
-  value_forms(context, trace, pairs, entries);
-}
-
-void value_products(Context& context, const LayerTrace& trace, int kv_head, const double* y,
-                    int64_t rows, Range entries, double* out) {
-  DeviceLayer& layer = context.store.get(trace, context.compute);
-  DeviceBuffer<double>& left = context.values.factor;
-  DeviceBuffer<double>& products = context.values.products;
-  upload(left, widened_rows(y, rows, trace.value_dim(), layer.columns), context.compute);
-  for_each_value_part(context, layer, kv_head, entries, rows,
-                      [&](Range part, const double* values) {
-    products.reserve(rows * part.size());
-    multiply_transposed(context, left.data(), values, products.data(), rows, part.size(),
-                        layer.columns, 1);
-    const int64_t run = part == entries ? rows : 1;  // rows that lie side by side on both sides
-    for (int64_t r = 0; r < rows; r += run)
-      context.downloads.bring(out + r * entries.size() + part.begin - entries.begin,
-                              products.data() + r * part.size(), run * part.size(),
-                              context.compute);
-  });
-}
-
-namespace {
-
 constexpr int64_t kMostEntries = int64_t{1} << 20;  // whose norms are on the device at a time
 
 // One warp per row of values; lanes take every 32nd column and meet in a fixed order. Memory sets
@@ -167,69 +138,6 @@ const std::byte* first_value(const DeviceLayer& layer, Range part) {
   return layer.device_values.data() + (part.begin - layer.keys.begin) * layer.columns *
                                           static_cast<int64_t>(element_size(layer.type));
 }
-
-}  // namespace
-
-void value_norms(Context& context, const LayerTrace& trace, Norm norm, Range entries, float* out) {
-  DeviceLayer& layer = context.store.get(trace, context.compute);
-  const int64_t heads = trace.k.dim(0);
-  DeviceBuffer<float>& norms = context.norms.norms;
-  for_each_part(context, layer, entries, kMostEntries, [&](Range part) {
-    norms.reserve(heads * part.size());
-    with_types<Bfloat16, Float16, Float32>(layer.type, [&](auto type) {
-      using Type = decltype(type);
-      launch(value_row_norms<Type>,
-             dim3(static_cast<unsigned>((part.size() + 7) / 8), static_cast<unsigned>(heads)), 256,
-             0, context.compute, reinterpret_cast<const Widening<Type>*>(first_value(layer, part)),
-             part.size(), layer.keys.size(), static_cast<int>(layer.columns), norm == Norm::l2,
-             norms.data());
-    });
-    bring_norms(context, norms.data(), heads, part, entries, out);
-  });
-}
-
-void projected_norms(Context& context, const LayerTrace& trace, Norm norm, Range entries,
-                     float* out) {
-  DeviceLayer& layer = context.store.get(trace, context.compute);
-  const int64_t heads = trace.q.dim(0);
-  const bool squares = norm == Norm::l2;
-  auto& [factors, norms, sums] = context.norms;
-  if (squares) output_factors(context, layer, factors);
-  for_each_part(context, layer, entries, kMostEntries, [&](Range part) {
-    sums.reserve(heads * part.size());
-    RowNorms task{};
-    task.x = first_value(layer, part);
-    task.x_slice = layer.keys.size() * layer.columns;
-    task.x_row = layer.columns;
-    task.rows = part.size();
-    task.group = static_cast<int>(heads / trace.k.dim(0));
-    task.x_columns = task.depth = static_cast<int>(layer.columns);
-    task.b = squares ? static_cast<const void*>(factors.data()) : layer.output.data();
-    task.width = static_cast<int>(squares ? layer.columns : layer.width);
-    task.squares = squares;
-    task.out = sums.data();
-    with_types<Bfloat16, Float16, Float32>(layer.type, [&](auto type) {
-      using Type = decltype(type);
-      using Matrix = Float32;
-      check_shared_memory(
-          context,
-          std::max(row_norms_memory<Matrix>(task.depth), row_norms_memory<Type>(task.depth)),
-          trace);
-      if (!squares)
-        launch_row_norms<Type, typename Type::Element>(task, heads, context.compute);
-      else if constexpr (std::is_same_v<Type, Float32>)
-        launch_row_norms<Float32, float>(task, heads, context.compute);
-      else
-        launch_row_norms<Float32, Widening<Type>>(task, heads, context.compute);
-    });
-    const int64_t count = heads * part.size();
-    launch(narrow_sums, dim3(static_cast<unsigned>((count + 255) / 256)), 256, 0, context.compute,
-           sums.data(), count, squares, norms.reserve(count));
-    bring_norms(context, norms.data(), heads, part, entries, out);
-  });
-}
-
-namespace {
 
 // A block owns Type::kRows rows of one slice, a warp 16 of them, a lane the columns of the
 // accumulator layout. Shared memory: the rows once, kRows * (depth + pad) elements, and 64 columns
@@ -304,6 +212,90 @@ __global__ void row_norms(RowNorms p) {
 }
 
 }  // namespace
+
+void output_metrics(Context& context, const LayerTrace& trace, std::span<const HeadPair> pairs,
+                    Range entries) {
+  for (const HeadPair& pair : pairs) make_gram(context, trace, pair);
+  value_forms(context, trace, pairs, entries);
+}
+
+void value_products(Context& context, const LayerTrace& trace, int kv_head, const double* y,
+                    int64_t rows, Range entries, double* out) {
+  DeviceLayer& layer = context.store.get(trace, context.compute);
+  DeviceBuffer<double>& left = context.values.factor;
+  DeviceBuffer<double>& products = context.values.products;
+  upload(left, widened_rows(y, rows, trace.value_dim(), layer.columns), context.compute);
+  for_each_value_part(context, layer, kv_head, entries, rows,
+                      [&](Range part, const double* values) {
+    products.reserve(rows * part.size());
+    multiply_transposed(context, left.data(), values, products.data(), rows, part.size(),
+                        layer.columns, 1);
+    const int64_t run = part == entries ? rows : 1;  // rows that lie side by side on both sides
+    for (int64_t r = 0; r < rows; r += run)
+      context.downloads.bring(out + r * entries.size() + part.begin - entries.begin,
+                              products.data() + r * part.size(), run * part.size(),
+                              context.compute);
+  });
+}
+
+void value_norms(Context& context, const LayerTrace& trace, Norm norm, Range entries, float* out) {
+  DeviceLayer& layer = context.store.get(trace, context.compute);
+  const int64_t heads = trace.k.dim(0);
+  DeviceBuffer<float>& norms = context.norms.norms;
+  for_each_part(context, layer, entries, kMostEntries, [&](Range part) {
+    norms.reserve(heads * part.size());
+    with_types<Bfloat16, Float16, Float32>(layer.type, [&](auto type) {
+      using Type = decltype(type);
+      launch(value_row_norms<Type>,
+             dim3(static_cast<unsigned>((part.size() + 7) / 8), static_cast<unsigned>(heads)), 256,
+             0, context.compute, reinterpret_cast<const Widening<Type>*>(first_value(layer, part)),
+             part.size(), layer.keys.size(), static_cast<int>(layer.columns), norm == Norm::l2,
+             norms.data());
+    });
+    bring_norms(context, norms.data(), heads, part, entries, out);
+  });
+}
+
+void projected_norms(Context& context, const LayerTrace& trace, Norm norm, Range entries,
+                     float* out) {
+  DeviceLayer& layer = context.store.get(trace, context.compute);
+  const int64_t heads = trace.q.dim(0);
+  const bool squares = norm == Norm::l2;
+  auto& [factors, norms, sums] = context.norms;
+  if (squares) output_factors(context, layer, factors);
+  for_each_part(context, layer, entries, kMostEntries, [&](Range part) {
+    sums.reserve(heads * part.size());
+    RowNorms task{};
+    task.x = first_value(layer, part);
+    task.x_slice = layer.keys.size() * layer.columns;
+    task.x_row = layer.columns;
+    task.rows = part.size();
+    task.group = static_cast<int>(heads / trace.k.dim(0));
+    task.x_columns = task.depth = static_cast<int>(layer.columns);
+    task.b = squares ? static_cast<const void*>(factors.data()) : layer.output.data();
+    task.width = static_cast<int>(squares ? layer.columns : layer.width);
+    task.squares = squares;
+    task.out = sums.data();
+    with_types<Bfloat16, Float16, Float32>(layer.type, [&](auto type) {
+      using Type = decltype(type);
+      using Matrix = Float32;
+      check_shared_memory(
+          context,
+          std::max(row_norms_memory<Matrix>(task.depth), row_norms_memory<Type>(task.depth)),
+          trace);
+      if (!squares)
+        launch_row_norms<Type, typename Type::Element>(task, heads, context.compute);
+      else if constexpr (std::is_same_v<Type, Float32>)
+        launch_row_norms<Float32, float>(task, heads, context.compute);
+      else
+        launch_row_norms<Float32, Widening<Type>>(task, heads, context.compute);
+    });
+    const int64_t count = heads * part.size();
+    launch(narrow_sums, dim3(static_cast<unsigned>((count + 255) / 256)), 256, 0, context.compute,
+           sums.data(), count, squares, norms.reserve(count));
+    bring_norms(context, norms.data(), heads, part, entries, out);
+  });
+}
 
 template <class Type, class Source>
 void launch_row_norms(const RowNorms& norms, int64_t slices, cudaStream_t stream) {

@@ -28,63 +28,6 @@ void widen_all(ElementType type, const std::byte* from, int64_t count, To* to,
   });
 }
 
-}  // namespace
-
-void widen_to_double(ElementType type, const std::byte* from, int64_t count, double* to,
-                     cudaStream_t stream) {
-  widen_all(type, from, count, to, stream);
-}
-void widen_to_float(ElementType type, const std::byte* from, int64_t count, float* to,
-                    cudaStream_t stream) {
-  widen_all(type, from, count, to, stream);
-}
-
-void multiply_transposed(Context& context, const double* a, const double* b, double* c, int64_t m,
-                         int64_t n, int64_t k, int64_t count) {
-  const double one = 1, zero = 0;
-  // Row-major c = a b^T is column-major c^T = (b^T)^T a^T.
-  KVSIM_BLAS_CHECK(cublasSetStream(context.blas, context.compute));
-  KVSIM_BLAS_CHECK(cublasDgemmStridedBatched(
-      context.blas, CUBLAS_OP_T, CUBLAS_OP_N, static_cast<int>(n), static_cast<int>(m),
-      static_cast<int>(k), &one, b, static_cast<int>(k), n * k, a, static_cast<int>(k), m * k,
-      &zero, c, static_cast<int>(n), m * n, static_cast<int>(count)));
-}
-
-void output_factors(Context& context, const DeviceLayer& layer, DeviceBuffer<float>& factors) {
-  const int64_t heads = layer.wo.dim(0), dv = layer.v.dim(2), columns = layer.columns;
-  const int64_t matrix = columns * layer.width;
-  const int64_t step = std::clamp<int64_t>(
-      product_share(context.memory) / (matrix * static_cast<int64_t>(sizeof(double))), 1, heads);
-  DeviceBuffer<double> wide, grams;
-  wide.reserve(step * matrix);
-  grams.reserve(step * columns * columns);
-  std::vector<double> gram(step * columns * columns);
-  std::vector<float> all(heads * columns * columns, 0.0f);
-  for (int64_t first = 0; first < heads; first += step) {
-    const int64_t count = std::min(step, heads - first);
-    widen_to_double(
-        layer.type,
-        layer.output.data() + first * matrix * static_cast<int64_t>(element_size(layer.type)),
-        count * matrix, wide.data(), context.compute);
-    multiply_transposed(context, wide.data(), wide.data(), grams.data(), columns, columns,
-                        layer.width, count);
-    download(gram.data(), grams.data(), count * columns * columns, context.compute);
-    context.compute.wait();
-    parallel_for(count, [&](int64_t i) {
-      Table<double> g(dv, dv);
-      for (int64_t r = 0; r < dv; ++r)
-        std::copy_n(gram.data() + (i * columns + r) * columns, dv, g.row(r).data());
-      const GramFactor factor = factor_of_gram(g);
-      for (int64_t k = 0; k < dv; ++k)
-        for (int64_t c = 0; c < dv; ++c)
-          all[((first + i) * columns + k) * columns + c] = static_cast<float>(factor.r(c, k));
-    });
-  }
-  upload(factors, all, context.compute);
-}
-
-namespace {
-
 constexpr int kSquareThreads = 256;
 
 // One block per row: every thread sums its columns in float64, then halves meet in a fixed order.
@@ -232,6 +175,59 @@ class CudaProjection : public Projection {
 };
 
 }  // namespace
+
+void widen_to_double(ElementType type, const std::byte* from, int64_t count, double* to,
+                     cudaStream_t stream) {
+  widen_all(type, from, count, to, stream);
+}
+void widen_to_float(ElementType type, const std::byte* from, int64_t count, float* to,
+                    cudaStream_t stream) {
+  widen_all(type, from, count, to, stream);
+}
+
+void multiply_transposed(Context& context, const double* a, const double* b, double* c, int64_t m,
+                         int64_t n, int64_t k, int64_t count) {
+  const double one = 1, zero = 0;
+  // Row-major c = a b^T is column-major c^T = (b^T)^T a^T.
+  KVSIM_BLAS_CHECK(cublasSetStream(context.blas, context.compute));
+  KVSIM_BLAS_CHECK(cublasDgemmStridedBatched(
+      context.blas, CUBLAS_OP_T, CUBLAS_OP_N, static_cast<int>(n), static_cast<int>(m),
+      static_cast<int>(k), &one, b, static_cast<int>(k), n * k, a, static_cast<int>(k), m * k,
+      &zero, c, static_cast<int>(n), m * n, static_cast<int>(count)));
+}
+
+void output_factors(Context& context, const DeviceLayer& layer, DeviceBuffer<float>& factors) {
+  const int64_t heads = layer.wo.dim(0), dv = layer.v.dim(2), columns = layer.columns;
+  const int64_t matrix = columns * layer.width;
+  const int64_t step = std::clamp<int64_t>(
+      product_share(context.memory) / (matrix * static_cast<int64_t>(sizeof(double))), 1, heads);
+  DeviceBuffer<double> wide, grams;
+  wide.reserve(step * matrix);
+  grams.reserve(step * columns * columns);
+  std::vector<double> gram(step * columns * columns);
+  std::vector<float> all(heads * columns * columns, 0.0f);
+  for (int64_t first = 0; first < heads; first += step) {
+    const int64_t count = std::min(step, heads - first);
+    widen_to_double(
+        layer.type,
+        layer.output.data() + first * matrix * static_cast<int64_t>(element_size(layer.type)),
+        count * matrix, wide.data(), context.compute);
+    multiply_transposed(context, wide.data(), wide.data(), grams.data(), columns, columns,
+                        layer.width, count);
+    download(gram.data(), grams.data(), count * columns * columns, context.compute);
+    context.compute.wait();
+    parallel_for(count, [&](int64_t i) {
+      Table<double> g(dv, dv);
+      for (int64_t r = 0; r < dv; ++r)
+        std::copy_n(gram.data() + (i * columns + r) * columns, dv, g.row(r).data());
+      const GramFactor factor = factor_of_gram(g);
+      for (int64_t k = 0; k < dv; ++k)
+        for (int64_t c = 0; c < dv; ++c)
+          all[((first + i) * columns + k) * columns + c] = static_cast<float>(factor.r(c, k));
+    });
+  }
+  upload(factors, all, context.compute);
+}
 
 std::unique_ptr<Projection> projection(Context& context, const LayerTrace& layer) {
   return std::make_unique<CudaProjection>(context, layer);

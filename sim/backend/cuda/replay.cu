@@ -109,18 +109,6 @@ __global__ void divide_outputs(FinishOutputs p) {
   }
 }
 
-}  // namespace
-
-void launch_finish(const Finish& finish, cudaStream_t stream) {
-  launch(finish_rows, dim3(static_cast<unsigned>(finish.rows)), kFinishThreads, 0, stream, finish);
-}
-void launch_finish_outputs(const FinishOutputs& finish, cudaStream_t stream) {
-  launch(divide_outputs, dim3(static_cast<unsigned>(finish.rows)), kFinishThreads, 0, stream,
-         finish);
-}
-
-namespace {
-
 class Replay {
  public:
   Replay(Context& context, const LayerTrace& trace, const ReplayRequest& request)
@@ -274,6 +262,14 @@ class Replay {
 };
 
 }  // namespace
+
+void launch_finish(const Finish& finish, cudaStream_t stream) {
+  launch(finish_rows, dim3(static_cast<unsigned>(finish.rows)), kFinishThreads, 0, stream, finish);
+}
+void launch_finish_outputs(const FinishOutputs& finish, cudaStream_t stream) {
+  launch(divide_outputs, dim3(static_cast<unsigned>(finish.rows)), kFinishThreads, 0, stream,
+         finish);
+}
 
 void replay(Context& context, const LayerTrace& trace, const ReplayRequest& request,
             const std::function<void(const ReplayBlock&)>& sink) {
