@@ -56,26 +56,20 @@ const DeclareMeasure measure(
      {"attention_cdf_p05", "layer share", "1",
       "attention held by the largest entries, percentile 5", "percentile 5 over heads and steps"}});
 
-struct CdfMeasure : Measure {
-  using Measure::Measure;
+struct CdfMeasure : MeasureOfRows<AttentionCdf> {
+  using MeasureOfRows::MeasureOfRows;
 
   MeasureNeeds needs() const override { return {.attention_columns = run().info.total_len}; }
   void start_rows(const MeasuredLayer& layer) override {
-    cdf_.emplace(layer.work.query_heads(), run().info.steps());
-  }
-  void see_rows(const AttentionBlock& rows, int64_t first_step) override {
-    cdf_->add(rows, first_step);
+    seen_.emplace(layer.work.query_heads(), run().info.steps());
   }
   void finish(const MeasuredLayer& layer, MeasureResults& results) override {
     for (size_t s = 0; s < AttentionCdf::kPercents.size(); ++s) {
       const auto at = static_cast<int64_t>(s);
-      results.set("attention_cdf_mean", {layer.index, at}, cdf_->mean_of(s));
-      results.set("attention_cdf_p05", {layer.index, at}, cdf_->p05_of(s));
+      results.set("attention_cdf_mean", {layer.index, at}, seen_->mean_of(s));
+      results.set("attention_cdf_p05", {layer.index, at}, seen_->p05_of(s));
     }
   }
-
- private:
-  std::optional<AttentionCdf> cdf_;  ///< of the layer at work
 };
 const RegisterMeasure<CdfMeasure> registered(measure);
 

@@ -86,15 +86,12 @@ const DeclareMeasure measure(
      {"key_norm_attention_spearman", "layer head", "1",
       "rank correlation of key norm and later attention", "the same by ranks"}});
 
-struct KeyNormMeasure : Measure {
-  using Measure::Measure;
+struct KeyNormMeasure : MeasureOfRows<KeyNorm> {
+  using MeasureOfRows::MeasureOfRows;
 
   MeasureNeeds needs() const override { return {.attention_columns = run().info.prompt_len}; }
   void start_rows(const MeasuredLayer& layer) override {
-    attention_.emplace(layer.work.query_heads(), run().info.prompt_len);
-  }
-  void see_rows(const AttentionBlock& rows, int64_t first_step) override {
-    attention_->add(rows, first_step);
+    seen_.emplace(layer.work.query_heads(), run().info.prompt_len);
   }
   void finish(const MeasuredLayer& layer, MeasureResults& results) override {
     const std::vector<Range> parts = measured_parts(run().info.prompt_len);
@@ -106,15 +103,12 @@ struct KeyNormMeasure : Measure {
                     mean(std::span(norms).subspan(parts[p].begin, parts[p].size())));
       results.set("key_norm_position", {layer.index, kv}, norm_with_position(norms));
       for (int h = kv * group; h < (kv + 1) * group; ++h) {
-        const KeyNorm::WithAttention found = attention_->with_attention(h, norms);
+        const KeyNorm::WithAttention found = seen_->with_attention(h, norms);
         results.set("key_norm_attention_pearson", {layer.index, h}, found.pearson);
         results.set("key_norm_attention_spearman", {layer.index, h}, found.spearman);
       }
     }
   }
-
- private:
-  std::optional<KeyNorm> attention_;  ///< of the layer at work
 };
 const RegisterMeasure<KeyNormMeasure> registered(measure);
 

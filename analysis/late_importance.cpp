@@ -88,29 +88,23 @@ std::vector<DroppedEntries> dropped_entries(const LayerReplay& replay, int64_t e
   return outcomes;
 }
 
-struct LateMeasure : Measure {
-  using Measure::Measure;
+struct LateMeasure : MeasureOfRows<LateImportance> {
+  using MeasureOfRows::MeasureOfRows;
 
   MeasureNeeds needs() const override { return {.attention_columns = run().info.prompt_len}; }
   void start_rows(const MeasuredLayer& layer) override {
-    late_.emplace(dropped_entries(layer.replay, run().info.prompt_len), layer.work.query_heads(),
+    seen_.emplace(dropped_entries(layer.replay, run().info.prompt_len), layer.work.query_heads(),
                   run().info.prompt_len, run().info.steps());
-  }
-  void see_rows(const AttentionBlock& rows, int64_t first_step) override {
-    late_->add(rows, first_step);
   }
   void finish(const MeasuredLayer& layer, MeasureResults& results) override {
     std::vector<LateImportance::Result> late;
-    for (size_t o = 0; o < layer.replay.count(); ++o) late.push_back(late_->result(o));
+    for (size_t o = 0; o < layer.replay.count(); ++o) late.push_back(seen_->result(o));
     layer.for_each_cell([&](ReplayCell cell, size_t o) {
       results.set("late_share", {cell.record, cell.budget, layer.index}, late[o].share);
       results.set("late_share_chance", {cell.record, cell.budget, layer.index}, late[o].chance);
       results.set("late_recall", {cell.record, cell.budget, layer.index}, late[o].recall);
     });
   }
-
- private:
-  std::optional<LateImportance> late_;  ///< of the layer at work
 };
 const RegisterMeasure<LateMeasure> registered(measure);
 

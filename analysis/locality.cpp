@@ -103,28 +103,22 @@ const DeclareMeasure measure(
      {"locality_permuted", kHead, "1", "the same for random orders of the steps",
       "mean of 20 orders"}});
 
-struct LocalityMeasure : Measure {
-  using Measure::Measure;
+struct LocalityMeasure : MeasureOfRows<Locality> {
+  using MeasureOfRows::MeasureOfRows;
 
   MeasureNeeds needs() const override { return {.attention_columns = run().info.prompt_len}; }
   void start_rows(const MeasuredLayer& layer) override {
-    heads_.emplace(layer.work.query_heads(), run().info.prompt_len, run().info.steps(),
-                   run().options.seed);
-  }
-  void see_rows(const AttentionBlock& rows, int64_t first_step) override {
-    heads_->add(rows, first_step);
+    seen_.emplace(layer.work.query_heads(), run().info.prompt_len, run().info.steps(),
+                  run().options.seed);
   }
   void finish(const MeasuredLayer& layer, MeasureResults& results) override {
     for (int h = 0; h < layer.work.query_heads(); ++h) {
-      const Locality::Result& head = heads_->result(h);
+      const Locality::Result& head = seen_->result(h);
       results.set("locality", {layer.index, h}, head.locality);
       results.set("locality_within", {layer.index, h}, head.within);
       results.set("locality_permuted", {layer.index, h}, head.permuted);
     }
   }
-
- private:
-  std::optional<Locality> heads_;  ///< of the layer at work
 };
 const RegisterMeasure<LocalityMeasure> registered(measure);
 

@@ -191,22 +191,19 @@ const DeclareMeasure measure(
      {"risk_estimate", "layer estimator sample", "model units",
       "estimated risk of the same entries", "the score of the estimator's record"}});
 
-struct RiskMeasure : Measure {
+struct RiskMeasure : MeasureOfRows<TrueRisk> {
   explicit RiskMeasure(const MeasureRun& run)
-      : Measure(run), scores_(run.info, run.options.layers, run.files) {}
+      : MeasureOfRows(run), scores_(run.info, run.options.layers, run.files) {}
 
   MeasureNeeds needs() const override { return {.attention_columns = run().info.prompt_len}; }
   void start_rows(const MeasuredLayer& layer) override {
     const Table<float>& importance = layer.replay.prefill().importance();
-    true_.emplace(layer.work.kv_heads(), run().info.prompt_len, importance.data(),
+    seen_.emplace(layer.work.kv_heads(), run().info.prompt_len, importance.data(),
                   importance.columns());
-  }
-  void see_rows(const AttentionBlock& rows, int64_t first_step) override {
-    true_->add(rows, first_step);
   }
   void finish(const MeasuredLayer& layer, MeasureResults& results) override {
     const std::vector<RiskEstimates> estimates = scores_.of_layer(layer.work);
-    take_samples(true_->risk(), results.row("risk_true", {layer.index}));
+    take_samples(seen_->risk(), results.row("risk_true", {layer.index}));
     for (int64_t e = 0; e < std::ssize(estimates); ++e) {
       write_quality(estimates[e], {layer.index, e}, results);
       take_samples(estimates[e].estimate, results.row("risk_estimate", {layer.index, e}));
@@ -221,7 +218,7 @@ struct RiskMeasure : Measure {
       return table.empty() ? std::span<const double>()
                            : table.row(kv).subspan(candidates.begin, candidates.size());
     };
-    const Table<double>& risk = true_->risk();
+    const Table<double>& risk = seen_->risk();
     std::vector<double> ranks, ratio, under, exceeds;
     for (int64_t kv = 0; kv < risk.rows(); ++kv) {
       const RiskQuality quality = risk_quality(cut(estimates.estimate, kv), cut(risk, kv),
@@ -248,7 +245,6 @@ struct RiskMeasure : Measure {
   }
 
   RiskScores scores_;
-  std::optional<TrueRisk> true_;  ///< of the layer at work
 };
 const RegisterMeasure<RiskMeasure> registered(measure);
 
