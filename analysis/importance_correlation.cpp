@@ -208,11 +208,11 @@ struct ImportanceCorrelation : Measure {
   MeasureNeeds needs() const override { return {.epochs = true}; }
   void start(const MeasuredLayer& layer) override { seen_.assign(layer.replay.count(), {}); }
   void see(const StepBlock& block, const OutcomeBlock& view) override {
-    if (view.sums == nullptr || view.sums->kept_squares.empty()) return;
+    if (view.sums == nullptr || view.sums->kept.squares.empty()) return;
     SeenMoments& seen = seen_[view.outcome];
-    fill(seen.kept, block.first_step, view.sums->kept_importance, view.sums->kept_squares);
-    if (view.sums->total_squares.empty()) return;
-    fill(seen.all, block.first_step, view.sums->total_importance, view.sums->total_squares);
+    fill(seen.kept, block.first_step, view.sums->kept.importance, view.sums->kept.squares);
+    if (view.sums->total.squares.empty()) return;
+    fill(seen.all, block.first_step, view.sums->total.importance, view.sums->total.squares);
     seen.pairs.resize(run().info.steps());
     std::ranges::copy(view.sums->entries, seen.pairs.begin() + block.first_step);
   }

@@ -74,10 +74,10 @@ struct Merging : Measure {
 
  private:
   void see_shares(const StepBlock& block, const OutcomeBlock& view) {
-    const std::vector<double> kept = over_heads(view.sums->kept_importance);
-    const std::vector<double> importance = over_heads(view.sums->total_importance);
-    const std::vector<double> present = over_heads(view.sums->kept_attention);
-    const std::vector<double> attention = over_heads(view.sums->total_attention);
+    const std::vector<double> kept = over_heads(view.sums->kept.importance);
+    const std::vector<double> importance = over_heads(view.sums->total.importance);
+    const std::vector<double> present = over_heads(view.sums->kept.attention);
+    const std::vector<double> attention = over_heads(view.sums->total.attention);
     const auto of_members = [&](double MergeSums::*part, int64_t s) {
       return view.merges != nullptr ? view.merges->sum(part, s) : 0;
     };

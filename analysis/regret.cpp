@@ -114,7 +114,7 @@ struct Regret : Measure {
   }
   void see(const StepBlock& block, const OutcomeBlock& view) override {
     if (view.sums == nullptr) return;
-    retained_pooled(view.sums->kept_importance, view.sums->total_importance,
+    retained_pooled(view.sums->kept.importance, view.sums->total.importance,
                     importance_.part(view.outcome, block.first_step, block.steps));
   }
   void finish(const MeasuredLayer& layer, MeasureResults& results) override {

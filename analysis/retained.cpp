@@ -76,14 +76,14 @@ struct Retained : Measure {
   }
   void see(const StepBlock& block, const OutcomeBlock& view) override {
     if (view.sums == nullptr) return;
-    retained_pooled(view.sums->kept_importance, view.sums->total_importance,
+    retained_pooled(view.sums->kept.importance, view.sums->total.importance,
                     importance_.part(view.outcome, block.first_step, block.steps));
-    retained_pooled(view.sums->kept_attention, view.sums->total_attention,
+    retained_pooled(view.sums->kept.attention, view.sums->total.attention,
                     attention_.part(view.outcome, block.first_step, block.steps));
     for (int h = 0; run().options.per_head && h < run().info.num_query_heads; ++h) {
-      retained_of_head(view.sums->kept_importance, view.sums->total_importance, h,
+      retained_of_head(view.sums->kept.importance, view.sums->total.importance, h,
                        importance_heads_[view.outcome].part(h, block.first_step, block.steps));
-      retained_of_head(view.sums->kept_attention, view.sums->total_attention, h,
+      retained_of_head(view.sums->kept.attention, view.sums->total.attention, h,
                        attention_heads_[view.outcome].part(h, block.first_step, block.steps));
     }
   }

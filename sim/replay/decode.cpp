@@ -15,10 +15,11 @@ constexpr int64_t kMostSteps = 64;
 
 using Floats = Eigen::Map<const Eigen::ArrayXf>;
 
-Table<double> difference(const Table<double>& a, const Table<double>& b) {
-  Table<double> result = a;
-  for (size_t x = 0; x < result.values().size(); ++x) result.values()[x] -= b.values()[x];
-  return result;
+ShareSums difference(ShareSums all, const ShareSums& less) {
+  for (const auto part : {&ShareSums::attention, &ShareSums::importance, &ShareSums::squares})
+    for (size_t x = 0; x < (all.*part).values().size(); ++x)
+      (all.*part).values()[x] -= (less.*part).values()[x];
+  return all;
 }
 
 /// [parts][steps] from [parts][Hq][steps], with or without what is guarded of it.
@@ -112,10 +113,9 @@ void DecodeReplay::read_block(int64_t first, int64_t steps, const Table<float>& 
   block.importance = &importance;
   block.count_query = options_.scope == Scope::all;
   block.leave_out_guarded = options_.scope == Scope::evictable;
-  block.total_attention = block.total_importance = block.total_squares = Table<double>(
-      work_.query_heads(), steps);
+  block.total = ShareSums::of(work_.query_heads(), steps);
   block.parts = &options_.parts;
-  block.part_total.assign(options_.parts.size(), block.total_importance);
+  block.part_total.assign(options_.parts.size(), block.total.importance);
   AttentionRequest request;
   for (int64_t s = 0; s < steps; ++s) request.rows.push_back(info.first_step() + first + s);
   request.columns = info.query_position[request.rows.back()] + 1;
@@ -133,9 +133,9 @@ void DecodeReplay::read_block(int64_t first, int64_t steps, const Table<float>& 
       const int64_t before = block.heads.front().positions[s] + (block.count_query ? 1 : 0);
       const auto a = Floats(row, before).cast<double>();
       const Eigen::ArrayXd gain = a * Floats(importance.row(head).data(), before).cast<double>();
-      block.total_attention(h, s) = a.sum();
-      block.total_importance(h, s) = gain.sum();
-      block.total_squares(h, s) = gain.square().sum();
+      block.total.attention(h, s) = a.sum();
+      block.total.importance(h, s) = gain.sum();
+      block.total.squares(h, s) = gain.square().sum();
       for (size_t part = 0; part < block.part_total.size(); ++part)
         for (const Range range : options_.parts[part])
           for (int64_t i = range.begin; i < range.end; ++i)
@@ -198,18 +198,14 @@ void DecodeReplay::run(const std::function<void(const StepBlock&)>& sink) {
 
 RetainedSums DecodeReplay::sums_of(const DecodeBlock& full, const DecodeSeries& series) const {
   const bool leave_out = options_.scope == Scope::evictable;
-  const auto scoped = [&](const Table<double>& all, const Table<double>& guarded) {
-    return leave_out ? difference(all, guarded) : all;
+  const auto scoped = [&](const ShareSums& all) {
+    return leave_out ? difference(all, series.guarded) : all;
   };
   RetainedSums sums;
-  sums.kept_attention = scoped(series.kept_attention, series.guarded_attention);
-  sums.kept_importance = scoped(series.kept_importance, series.guarded_importance);
-  sums.total_attention = scoped(full.total_attention, series.guarded_attention);
-  sums.total_importance = scoped(full.total_importance, series.guarded_importance);
+  sums.kept = scoped(series.kept);
+  sums.total = scoped(full.total);
   sums.part_kept = over_heads(series.part_kept, series.part_guarded, leave_out);
   sums.part_total = over_heads(full.part_total, series.part_guarded, leave_out);
-  sums.kept_squares = scoped(series.kept_squares, series.guarded_squares);
-  sums.total_squares = scoped(full.total_squares, series.guarded_squares);
   for (int64_t s = 0; s < full.steps; ++s) {
     const int64_t before = full.heads.front().positions[s] + (full.count_query ? 1 : 0);
     sums.entries.push_back(static_cast<double>(before * work_.query_heads()));
@@ -233,12 +229,11 @@ void DecodeRun::compare(size_t owner, const DecodeBlock& block, int64_t step,
     for (Entries* const entries : {&kept, &safe})
       entries->add_up(block.attention(head, step), block.importance->row(head).data(),
                       scratch_[owner].gains);
-    series.kept_attention(head, step) = kept.attention;
-    series.kept_importance(head, step) = kept.importance;
-    series.kept_squares(head, step) = kept.squares;
-    series.guarded_attention(head, step) = safe.attention;
-    series.guarded_importance(head, step) = safe.importance;
-    series.guarded_squares(head, step) = safe.squares;
+    for (const auto& [to, from] : {std::pair(&series.kept, &kept), {&series.guarded, &safe}}) {
+      to->attention(head, step) = from->attention;
+      to->importance(head, step) = from->importance;
+      to->squares(head, step) = from->squares;
+    }
     series.guarded_entries(head, step) = static_cast<double>(guarded.size());
     for (size_t part = 0; part < block.parts->size(); ++part) {
       series.part_kept[part](head, step) = kept.of_parts[part];

@@ -10,10 +10,8 @@ namespace kvsim {
 struct DecodeBlock {
   int64_t first_step = 0;
   int64_t steps = 0;
-  std::vector<AttentionBlock> heads;  ///< [Hkv]; columns 0..last position, outputs, logits
-  Table<double> total_attention;      ///< [Hq][steps] on entries before the query
-  Table<double> total_importance;
-  Table<double> total_squares;               ///< of importance
+  std::vector<AttentionBlock> heads;         ///< [Hkv]; columns 0..last position, outputs, logits
+  ShareSums total;                           ///< on entries before the query
   const Table<float>* importance = nullptr;  ///< [Hq][N] weight of each entry
   bool count_query = false;                  ///< the query's own entry belongs to the scope
   bool leave_out_guarded = false;            ///< guarded entries do not
@@ -29,13 +27,9 @@ struct DecodeBlock {
 /// Numbers of one record at one budget over a block of steps.
 struct DecodeSeries {
   DecodeSeries(int64_t heads, int64_t steps, int64_t width, size_t parts);
-  Table<double> kept_attention;  ///< [Hq][steps]
-  Table<double> kept_importance;
-  Table<double> guarded_attention;  ///< on entries that were protected (--scope evictable)
-  Table<double> guarded_importance;
-  Table<double> kept_squares;  ///< of importance
-  Table<double> guarded_squares;
-  Table<double> guarded_entries;         ///< how many
+  ShareSums kept;
+  ShareSums guarded;                     ///< on entries that were protected (--scope evictable)
+  Table<double> guarded_entries;         ///< [Hq][steps] how many
   std::vector<Table<double>> part_kept;  ///< [parts][Hq][steps] importance
   std::vector<Table<double>> part_guarded;
   std::vector<float> delta;  ///< [Hq][steps][dv]

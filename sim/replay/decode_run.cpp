@@ -43,9 +43,8 @@ const float* DecodeBlock::z(int head, int64_t step, int64_t width) const {
 }
 
 DecodeSeries::DecodeSeries(int64_t heads, int64_t steps, int64_t width, size_t parts)
-    : kept_attention(heads, steps), kept_importance(heads, steps), guarded_attention(heads, steps),
-      guarded_importance(heads, steps), kept_squares(heads, steps), guarded_squares(heads, steps),
-      guarded_entries(heads, steps), part_kept(parts, Table<double>(heads, steps)),
+    : kept(ShareSums::of(heads, steps)), guarded(kept), guarded_entries(heads, steps),
+      part_kept(parts, Table<double>(heads, steps)),
       part_guarded(parts, Table<double>(heads, steps)), delta(heads * steps * width),
       merges(heads, steps) {}
 

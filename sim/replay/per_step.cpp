@@ -126,9 +126,9 @@ class BlockReplay {
         if (std::ranges::any_of(parts_[part], [&](Range range) { return range.contains(entry); }))
           result.part_kept(part, step) += gain;
     }
-    result.kept_attention(head, step) = kept_attention;
-    result.kept_importance(head, step) = kept_importance;
-    result.kept_squares(head, step) = kept_squares;
+    result.kept.attention(head, step) = kept_attention;
+    result.kept.importance(head, step) = kept_importance;
+    result.kept.squares(head, step) = kept_squares;
   }
 
   /// z^ - z of some heads at one step: what is kept and every later entry up to the query.
@@ -182,9 +182,7 @@ std::vector<PerStepResult> replay_per_step(LayerWork& work, const Settings& sett
   const int64_t steps = work.info().steps();
   std::vector<PerStepResult> results(kept.size());
   for (size_t b = 0; b < kept.size(); ++b) {
-    results[b].kept_attention = Table<double>(heads, steps);
-    results[b].kept_importance = Table<double>(heads, steps);
-    results[b].kept_squares = Table<double>(heads, steps);
+    results[b].kept = ShareSums::of(heads, steps);
     results[b].part_kept = Table<double>(std::ssize(input.parts), steps);
     results[b].delta.resize(heads * steps * work.value_dim());
     results[b].last = *kept[b];

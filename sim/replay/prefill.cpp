@@ -64,17 +64,16 @@ void append(const Table<double>& part, int64_t first, Table<double>& whole) {
 }
 
 void append(const RetainedSums& part, int64_t first, RetainedSums& whole) {
-  append(part.kept_attention, first, whole.kept_attention);
-  append(part.kept_importance, first, whole.kept_importance);
-  append(part.total_attention, first, whole.total_attention);
-  append(part.total_importance, first, whole.total_importance);
+  for (const auto sums : {&RetainedSums::kept, &RetainedSums::total})
+    for (const auto table : {&ShareSums::attention, &ShareSums::importance})
+      append(part.*sums.*table, first, whole.*sums.*table);
   append(part.part_kept, first, whole.part_kept);
   append(part.part_total, first, whole.part_total);
 }
 
 RetainedSums no_sums(int64_t heads, int64_t steps, int64_t parts) {
   const Table<double> none(heads, steps), apart(parts, steps);
-  return {none, none, none, none, apart, apart, {}, {}, {}};
+  return {{none, none, {}}, {none, none, {}}, apart, apart, {}};
 }
 
 }  // namespace
@@ -223,21 +222,16 @@ RetainedSums PrefillReplay::sums_of(const ReplayOutcome& outcome, const ReplayBl
       add_heads(importance(set_of(handles[part])), sums.row(part));
     return sums;
   };
-  RetainedSums sums = {attention(kept),
-                       importance(kept),
-                       attention(total),
-                       importance(total),
+  RetainedSums sums = {{attention(kept), importance(kept), {}},
+                       {attention(total), importance(total), {}},
                        parts(outcome.part_share_handles),
                        parts(outcome.part_total_handles),
-                       {},
-                       {},
                        {}};
-  if (options_.scope == Scope::all) {
-    for (Table<double>* table : {&sums.kept_attention, &sums.total_attention})
-      *table = added(*table, block.later_attention);
-    for (Table<double>* table : {&sums.kept_importance, &sums.total_importance})
-      *table = added(*table, block.later_importance);
-  }
+  if (options_.scope == Scope::all)
+    for (ShareSums* part : {&sums.kept, &sums.total}) {
+      part->attention = added(part->attention, block.later_attention);
+      part->importance = added(part->importance, block.later_importance);
+    }
   return sums;
 }
 
@@ -292,13 +286,11 @@ void PrefillReplay::run_per_step(const WholeRun& whole, const Sink& sink) {
     for (size_t x = 0; x < chosen.size(); ++x) {
       PerStepResult& result = results[x];
       RetainedSums sums = whole.sums.at(chosen[x]);
-      sums.kept_attention = std::move(result.kept_attention);
-      sums.kept_importance = std::move(result.kept_importance);
+      sums.kept = std::move(result.kept);
       sums.part_kept = std::move(result.part_kept);
-      sums.kept_squares = std::move(result.kept_squares);
       if (options_.scope == Scope::all) {
-        sums.kept_attention = added(sums.kept_attention, whole.later_attention);
-        sums.kept_importance = added(sums.kept_importance, whole.later_importance);
+        sums.kept.attention = added(sums.kept.attention, whole.later_attention);
+        sums.kept.importance = added(sums.kept.importance, whole.later_importance);
       }
       // From here on the sets are those of the last step: what is reported as kept.
       outcomes_[chosen[x]].kept = std::make_shared<const KeptSets>(std::move(result.last));

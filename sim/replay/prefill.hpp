@@ -47,14 +47,24 @@ class PlanBuilder {
 /// The kept sets of an owner list without a copy: shares the life of `kept`.
 std::shared_ptr<const OwnerSets> owners_of(const std::shared_ptr<const KeptSets>& kept);
 
+/// Attention and importance of the full cache on some entries, [Hq][steps]. What is empty was not
+/// summed.
+struct ShareSums {
+  Table<double> attention, importance;
+  Table<double> squares;  ///< of importance
+
+  static ShareSums of(int64_t heads, int64_t steps) {
+    const Table<double> none(heads, steps);
+    return {none, none, none};
+  }
+};
+
 /// Numbers of per-step choice for one record and budget over all T later steps.
 struct PerStepResult {
-  Table<double> kept_attention;   ///< [Hq][T]
-  Table<double> kept_importance;  ///< [Hq][T]
-  Table<double> kept_squares;     ///< [Hq][T] sum of squared importance
-  Table<double> part_kept;        ///< [parts][T] importance kept of each part, over query heads
-  std::vector<float> delta;       ///< [Hq][T][dv] z^ - z
-  KeptSets last;                  ///< the sets of the last step
+  ShareSums kept;            ///< [Hq][T]
+  Table<double> part_kept;   ///< [parts][T] importance kept of each part, over query heads
+  std::vector<float> delta;  ///< [Hq][T][dv] z^ - z
+  KeptSets last;             ///< the sets of the last step
 };
 
 struct PerStepInput {
@@ -113,15 +123,12 @@ struct ReplayOutcome {
   std::vector<int> part_total_handles;
 };
 
-/// Attention that an outcome keeps over some steps, and all there is, [Hq][steps] in the
-/// scope of the run. What is empty was not summed.
+/// Attention that an outcome keeps over some steps, and all there is, in the scope of the run.
 struct RetainedSums {
-  Table<double> kept_attention, kept_importance;
-  Table<double> total_attention, total_importance;
+  ShareSums kept;                       ///< squares of per-step outcomes and decoding only
+  ShareSums total;                      ///< squares, and the last of these, while decoding only
   Table<double> part_kept, part_total;  ///< [parts][steps] importance of parts of the prompt, all
                                         ///< query heads
-  Table<double> kept_squares;           ///< of importance; per-step outcomes and decoding only
-  Table<double> total_squares;          ///< this and the next while decoding only
   std::vector<double> entries;          ///< [steps] pairs of head and entry in scope
 };
 

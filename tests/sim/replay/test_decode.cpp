@@ -34,7 +34,7 @@ void compare_layer(LayerWork& work, const LayerKept& kept, const std::vector<Rec
     for (int64_t s = 0; s < block.steps; ++s, ++steps) {
       naive.step(info.first_step() + block.first_step + s);
       for (int64_t h = 0; h < work.query_heads(); ++h) {
-        CHECK(view.sums->kept_attention(h, s) ==
+        CHECK(view.sums->kept.attention(h, s) ==
               Approx(naive.kept_attention[static_cast<size_t>(h)]).margin(1e-5));
         for (int64_t c = 0; c < work.value_dim(); ++c)
           CHECK(static_cast<double>(view.delta[(h * block.steps + s) * work.value_dim() + c]) ==

@@ -169,8 +169,8 @@ TEST_CASE("Periodic compression is a prefill of every longer prompt with the sam
   replay.run([&](const StepBlock& block) {
     for (int64_t s = 0; s < block.steps; ++s) {
       const auto at = static_cast<size_t>(block.first_step + s);
-      kept_attention[at] = block.outcomes.at(0).sums->kept_attention(1, s);
-      total_attention[at] = block.outcomes.at(0).sums->total_attention(1, s);
+      kept_attention[at] = block.outcomes.at(0).sums->kept.attention(1, s);
+      total_attention[at] = block.outcomes.at(0).sums->total.attention(1, s);
     }
   });
   for (int64_t t0 = 32; t0 < 42; t0 += 4) {

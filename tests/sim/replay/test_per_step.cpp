@@ -235,7 +235,7 @@ void check_steps(const RandomTrace& trace, const std::string& text,
       double attention = 0;
       double prompt = 0;
       for (int head = 0; head < info.num_query_heads; ++head) {
-        attention += results[b].kept_attention(head, s);
+        attention += results[b].kept.attention(head, s);
         const auto full = reference::attention(trace.layer, head,
                                                reference::logits(trace.layer, head, row));
         prompt += std::accumulate(full.weight.begin(), full.weight.begin() + info.prompt_len, 0.0);

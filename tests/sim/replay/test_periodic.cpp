@@ -69,7 +69,7 @@ void compare_step(const LayerTrace& layer, const std::vector<reference::Head>& k
     double attention = 0;
     for (size_t i = 0; i < static_cast<size_t>(compressed_at); ++i)
       attention += present[i] ? full.weight[i] : 0;
-    CHECK(view.sums->kept_attention(head, s) == Approx(attention).margin(1e-5));
+    CHECK(view.sums->kept.attention(head, s) == Approx(attention).margin(1e-5));
     const auto z = reference::output(layer, head, full.weight);
     const auto z_hat = reference::output(layer, head, some.weight);
     for (size_t c = 0; c < z.size(); ++c) {

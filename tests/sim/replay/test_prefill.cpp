@@ -54,9 +54,9 @@ struct Replayed {
     replay->run([&](const StepBlock& block) {
       norms->add(block);
       for (const OutcomeBlock& view : block.outcomes) {
-        retained_pooled(view.sums->kept_importance, view.sums->total_importance,
+        retained_pooled(view.sums->kept.importance, view.sums->total.importance,
                         importance.part(view.outcome, block.first_step, block.steps));
-        retained_pooled(view.sums->kept_attention, view.sums->total_attention,
+        retained_pooled(view.sums->kept.attention, view.sums->total.attention,
                         attention.part(view.outcome, block.first_step, block.steps));
       }
     });
