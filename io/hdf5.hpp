@@ -40,6 +40,8 @@ std::string shape_text(const Shape& shape);
 std::string type_text(hid_t type);
 /// The file type of IEEE binary16, little-endian (what h5py writes for numpy's float16).
 Handle half_type();
+/// Texts of variable length in UTF-8.
+Handle text_type();
 /// Properties for reading and writing under which any type conversion is an error: HDF5 gets a
 /// conversion buffer too small for one element. Tensors move with these and no others.
 Handle no_conversion();

@@ -205,6 +205,13 @@ Handle half_type() {
   return type;
 }
 
+Handle text_type() {
+  Handle type(H5Tcopy(H5T_C_S1));
+  H5Tset_size(type.get(), H5T_VARIABLE);
+  H5Tset_cset(type.get(), H5T_CSET_UTF8);
+  return type;
+}
+
 Handle no_conversion() {
   Handle properties(H5Pcreate(H5P_DATASET_XFER));
   H5Pset_buffer(properties.get(), 1, nullptr, nullptr);

@@ -51,7 +51,8 @@ class Reader {
   std::vector<std::string> links() const {
     const ReadingGuard guard(file_.path());
     std::vector<std::string> names;
-    if (H5Literate(root_.get(), H5_INDEX_CRT_ORDER, H5_ITER_INC, nullptr, collect<H5L_info_t>, &names) < 0)
+    if (H5Literate(root_.get(), H5_INDEX_CRT_ORDER, H5_ITER_INC, nullptr, collect<H5L_info_t>,
+                   &names) < 0)
       file_.fail("/", "not a results file", "links without an order of creation",
                  std::string("a ") + kResultsFile);
     return names;

@@ -29,13 +29,6 @@ class Checker {
   const std::string& file_;
 };
 
-Handle text_type(const Checker& check) {
-  Handle type(check(H5Tcopy(H5T_C_S1), "strings"));
-  check(H5Tset_size(type.get(), H5T_VARIABLE), "strings");
-  check(H5Tset_cset(type.get(), H5T_CSET_UTF8), "strings");
-  return type;
-}
-
 hid_t number_type(VariableType type) {
   switch (type) {
     case VariableType::float64: return H5T_IEEE_F64LE;
@@ -47,49 +40,39 @@ hid_t number_type(VariableType type) {
   return H5I_INVALID_HID;
 }
 
-/// Names of files may have any bytes, results are UTF-8: what is none becomes U+FFFD.
-void write_text_attribute(const Checker& check, hid_t object, const char* name,
-                          const std::string& value) {
-  const Handle type = text_type(check);
-  const Handle space(check(H5Screate(H5S_SCALAR), name));
-  const Handle attribute(
-      check(H5Acreate2(object, name, type.get(), space.get(), H5P_DEFAULT, H5P_DEFAULT), name));
-  const std::string valid = h5::repaired_utf8(value);
-  const char* text = valid.c_str();
-  check(H5Awrite(attribute.get(), type.get(), &text), name);
+/// Value of what is missing; null: nothing of this type ever is.
+const void* fill_of(VariableType type) {
+  static constexpr double kReal = kUndefined;
+  static constexpr uint8_t kFlag = 255;
+  if (type == VariableType::float64) return &kReal;
+  return type == VariableType::uint8 ? &kFlag : nullptr;
 }
 
-void write_number_attribute(const Checker& check, hid_t object, const char* name, hid_t type,
-                            const void* value) {
-  const Handle space(check(H5Screate(H5S_SCALAR), name));
-  const Handle attribute(
-      check(H5Acreate2(object, name, type, space.get(), H5P_DEFAULT, H5P_DEFAULT), name));
-  check(H5Awrite(attribute.get(), type, value), name);
-}
-
-/// One-dimensional numbers, as netCDF-C writes its own attributes.
-void write_number_attributes(const Checker& check, hid_t object, const char* name, hid_t type,
-                             hsize_t count, const void* values) {
-  const Handle space(check(H5Screate_simple(1, &count, nullptr), name));
+/// One value; or with `count` an array, as netCDF-C writes its own attributes.
+void write_attribute(const Checker& check, hid_t object, const char* name, hid_t type,
+                     const void* values, std::optional<hsize_t> count = {}) {
+  const Handle space(
+      check(count ? H5Screate_simple(1, &*count, nullptr) : H5Screate(H5S_SCALAR), name));
   const Handle attribute(
       check(H5Acreate2(object, name, type, space.get(), H5P_DEFAULT, H5P_DEFAULT), name));
   check(H5Awrite(attribute.get(), type, values), name);
 }
 
-struct AttributeWriter {
-  const Checker& check;
-  hid_t object;
-  const char* name;
-  void operator()(const std::string& value) const {
-    write_text_attribute(check, object, name, value);
-  }
-  void operator()(int64_t value) const {
-    write_number_attribute(check, object, name, H5T_STD_I64LE, &value);
-  }
-  void operator()(double value) const {
-    write_number_attribute(check, object, name, H5T_IEEE_F64LE, &value);
-  }
-};
+void write_attribute(const Checker& check, hid_t object, const char* name, int64_t value) {
+  write_attribute(check, object, name, H5T_STD_I64LE, &value);
+}
+
+void write_attribute(const Checker& check, hid_t object, const char* name, double value) {
+  write_attribute(check, object, name, H5T_IEEE_F64LE, &value);
+}
+
+/// Names of files may have any bytes, results are UTF-8: what is none becomes U+FFFD.
+void write_attribute(const Checker& check, hid_t object, const char* name,
+                     const std::string& value) {
+  const std::string valid = h5::repaired_utf8(value);
+  const char* text = valid.c_str();
+  write_attribute(check, object, name, h5::text_type().get(), &text);
+}
 
 Handle create_file(const Checker& check, const std::string& path) {
   const Handle creation(check(H5Pcreate(H5P_FILE_CREATE), "the file"));
@@ -124,13 +107,9 @@ Handle creation_properties(const Checker& check, const Variable& variable,
   const unsigned order = H5P_CRT_ORDER_TRACKED | H5P_CRT_ORDER_INDEXED;
   check(H5Pset_attr_creation_order(creation.get(), order), variable.name);
   check(H5Pset_obj_track_times(creation.get(), false), variable.name);
-  if (variable.type() == VariableType::float64) {
-    const double fill = kUndefined;
-    check(H5Pset_fill_value(creation.get(), H5T_IEEE_F64LE, &fill), variable.name);
-  }
+  if (const void* const fill = fill_of(variable.type()))
+    check(H5Pset_fill_value(creation.get(), number_type(variable.type()), fill), variable.name);
   if (variable.type() == VariableType::uint8) {
-    const uint8_t fill = 255;
-    check(H5Pset_fill_value(creation.get(), H5T_STD_U8LE, &fill), variable.name);
     hsize_t count = 1;
     for (const hsize_t size : shape) count *= size;
     if (count >= static_cast<hsize_t>(kLeastCompressed)) compress(check, creation.get(), shape);
@@ -144,7 +123,7 @@ void write_values(const Checker& check, hid_t dataset, const Variable& variable)
     std::ranges::transform(*texts, valid.begin(), h5::repaired_utf8);
     std::vector<const char*> pointers;
     for (const std::string& text : valid) pointers.push_back(text.c_str());
-    const Handle type = text_type(check);
+    const Handle type = h5::text_type();
     check(H5Dwrite(dataset, type.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, pointers.data()),
           variable.name);
     return;
@@ -157,16 +136,11 @@ void write_values(const Checker& check, hid_t dataset, const Variable& variable)
 
 /// `_FillValue` has the variable's own type; coordinates have none, since they are never missing.
 void write_variable_attributes(const Checker& check, hid_t dataset, const Variable& variable) {
-  if (!variable.is_coordinate() && variable.type() == VariableType::float64) {
-    const double fill = kUndefined;
-    write_number_attributes(check, dataset, "_FillValue", H5T_IEEE_F64LE, 1, &fill);
-  }
-  if (variable.type() == VariableType::uint8) {
-    const uint8_t fill = 255;
-    write_number_attributes(check, dataset, "_FillValue", H5T_STD_U8LE, 1, &fill);
-  }
-  write_text_attribute(check, dataset, "long_name", variable.long_name);
-  write_text_attribute(check, dataset, "units", variable.units);
+  const void* const fill = fill_of(variable.type());
+  if (fill != nullptr && !variable.is_coordinate())
+    write_attribute(check, dataset, "_FillValue", number_type(variable.type()), fill, 1);
+  write_attribute(check, dataset, "long_name", variable.long_name);
+  write_attribute(check, dataset, "units", variable.units);
   if (variable.flags.empty()) return;
   std::vector<uint8_t> values;
   std::string meanings;
@@ -174,9 +148,8 @@ void write_variable_attributes(const Checker& check, hid_t dataset, const Variab
     values.push_back(flag.value);
     meanings += (meanings.empty() ? "" : " ") + flag.meaning;
   }
-  write_number_attributes(check, dataset, "flag_values", H5T_STD_U8LE, values.size(),
-                          values.data());
-  write_text_attribute(check, dataset, "flag_meanings", meanings);
+  write_attribute(check, dataset, "flag_values", H5T_STD_U8LE, values.data(), values.size());
+  write_attribute(check, dataset, "flag_meanings", meanings);
 }
 
 Handle write_variable(const Checker& check, hid_t file, const Dataset& dataset,
@@ -188,7 +161,7 @@ Handle write_variable(const Checker& check, hid_t file, const Dataset& dataset,
                            variable.name));
   const Handle creation = creation_properties(check, variable, shape);
   const Handle type = variable.type() == VariableType::text
-                          ? text_type(check)
+                          ? h5::text_type()
                           : Handle(check(H5Tcopy(number_type(variable.type())), variable.name));
   Handle written(check(H5Dcreate2(file, variable.name.c_str(), type.get(), space.get(), H5P_DEFAULT,
                                   creation.get(), H5P_DEFAULT),
@@ -202,7 +175,7 @@ Handle write_variable(const Checker& check, hid_t file, const Dataset& dataset,
 void make_scale(const Checker& check, hid_t coordinate, const std::string& name, int id) {
   check(H5DSset_scale(coordinate, name.c_str()), name);
   const int32_t number = id;
-  write_number_attribute(check, coordinate, "_Netcdf4Dimid", H5T_STD_I32LE, &number);
+  write_attribute(check, coordinate, "_Netcdf4Dimid", H5T_STD_I32LE, &number);
 }
 
 std::vector<Attribute> attributes_for(const Dataset& dataset, const std::string& target) {
@@ -225,7 +198,11 @@ void write_results(const Dataset& dataset, const std::string& target) {
   {
     Handle file = create_file(check, temporary.path());
     for (const Attribute& attribute : attributes_for(dataset, target))
-      std::visit(AttributeWriter{check, file.get(), attribute.name.c_str()}, attribute.value);
+      std::visit(
+          [&](const auto& value) {
+        write_attribute(check, file.get(), attribute.name.c_str(), value);
+          },
+          attribute.value);
     std::vector<Handle> scales;
     for (size_t id = 0; id < dataset.dimensions().size(); ++id) {
       const std::string& name = dataset.dimensions()[id].name;

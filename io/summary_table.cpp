@@ -103,7 +103,8 @@ std::vector<std::string> take_long(std::vector<std::string>& names, size_t longe
 void add_marks(const Verdict& found, Column& column) {
   size_t row = 0;
   for (const int64_t p : found.order)
-    for (const Mark mark : found.marks[p]) column.cells[row++] += " *~><"[static_cast<size_t>(mark)];
+    for (const Mark mark : found.marks[p])
+      column.cells[row++] += " *~><"[static_cast<size_t>(mark)];
 }
 
 std::string padded(const std::string& text, size_t width, bool left) {

@@ -1,16 +1,6 @@
 #include "io/trace_writer.hpp"
 
 namespace kvsim::h5 {
-namespace {
-
-Handle text_type() {
-  Handle type(H5Tcopy(H5T_C_S1));
-  H5Tset_size(type.get(), H5T_VARIABLE);
-  H5Tset_cset(type.get(), H5T_CSET_UTF8);
-  return type;
-}
-
-}  // namespace
 
 OutputFile::OutputFile(const std::string& path) : target_(path) {
   silence_errors();
