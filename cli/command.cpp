@@ -127,8 +127,7 @@ void check_values(const std::vector<po::option>& given, const po::options_descri
     if (option.position_key >= 0) continue;
     if (words.size() > 1 && names_an_option(words[1], options))
       usage_error({"its value is missing", words[0], words[1]});
-    if (contains(option.value, ""))
-      usage_error({"its value is empty", "--" + option.string_key});
+    if (contains(option.value, "")) usage_error({"its value is empty", "--" + option.string_key});
   }
 }
 

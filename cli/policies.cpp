@@ -314,8 +314,7 @@ std::vector<const Source*> sources_of(const Meanings& found) {
   for (const KindInfo* kind : found.kinds) text += "; " + kind->source;
   std::vector<const Source*> named = sources_named(text);
   for (const Source& source : sources())  // e.g. vatp, whose cells are those of another paper
-    if (found.preset && bibtex_key(source) == found.preset->name &&
-        !contains(named, &source))
+    if (found.preset && bibtex_key(source) == found.preset->name && !contains(named, &source))
       named.push_back(&source);
   return named;
 }

@@ -23,9 +23,7 @@ constexpr const char* kInput = "standard input";
   bad_data({"not a list of contests", kInput, found, "JSON as docs/cli.md 2.1 has it"});
 }
 
-double number(const Json& value) {
-  return value.is_null() ? kUndefined : value.get<double>();
-}
+double number(const Json& value) { return value.is_null() ? kUndefined : value.get<double>(); }
 
 Json plain(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
 

@@ -95,30 +95,24 @@ std::string changes(const std::string& record, const std::string& preset) {
   return record == preset ? "as it is" : record.substr(preset.size() + 1);
 }
 
-std::string measure(const Criterion& criterion) {
+/// Of each Fold its name in the CSV and the JSON, and what it says of a measure.
+constexpr std::pair<const char*, const char*> kFolds[] = {{"mean", "mean over steps and layers"},
+                                                          {"worst", "worst step and layer"},
+                                                          {"rms", "root mean square over steps"}};
+const char* fold_name(Fold fold) { return kFolds[static_cast<size_t>(fold)].first; }
+
+std::string in_words(const Criterion& criterion) {
   std::string text = criterion.variable;
   std::ranges::replace(text, '_', ' ');
-  switch (criterion.over) {
-    case Fold::mean: return text + ", mean over steps and layers";
-    case Fold::worst: return text + ", worst step and layer";
-    case Fold::rms: break;
-  }
-  return text + ", root mean square over steps";
+  return text;
 }
 
-/// As in the CSV and the JSON.
-const char* fold_name(Fold fold) {
-  switch (fold) {
-    case Fold::mean: return "mean";
-    case Fold::worst: return "worst";
-    case Fold::rms: break;
-  }
-  return "rms";
+std::string measure(const Criterion& criterion) {
+  return in_words(criterion) + ", " + kFolds[static_cast<size_t>(criterion.over)].second;
 }
 
 std::string short_measure(const Criterion& criterion) {
-  const std::string text = measure(criterion);
-  return fmt::format("{} ({})", text.substr(0, text.find(',')), fold_name(criterion.over));
+  return fmt::format("{} ({})", in_words(criterion), fold_name(criterion.over));
 }
 
 /// Decimals: stream errors are small, since the stream that they are relative to is large.

@@ -107,11 +107,9 @@ StudyOptions same_record(const Dataset& results, const std::vector<int64_t>& pol
   StudyOptions options;
   const auto& records = results.texts("policy");
   for (const int64_t policy : policies) options.records.push_back(Record::parse(records[policy]));
-  for (const std::string& label :
-       results.texts("budget_label"))
+  for (const std::string& label : results.texts("budget_label"))
     options.budgets.push_back(Budget::parse(label));
-  for (const int32_t layer : results.values<int32_t>("layer"))
-    options.layers.push_back(layer);
+  for (const int32_t layer : results.values<int32_t>("layer")) options.layers.push_back(layer);
   options.seed = static_cast<uint64_t>(results.attribute_or<int64_t>("seed", 0));
   const StudyOptions measured = options_of(results);
   options.scope = measured.scope;
@@ -177,8 +175,7 @@ void copy_policies(const Dataset& from, const char* name, const std::vector<int6
   Variable all = *found;
   const auto& some = std::get<std::vector<double>>(found->values);
   const size_t size = some.size() / policies.size();
-  std::vector<double> values(size * static_cast<size_t>(results.size("policy")),
-                             kUndefined);
+  std::vector<double> values(size * static_cast<size_t>(results.size("policy")), kUndefined);
   for (size_t k = 0; k < policies.size(); ++k)
     std::copy_n(some.begin() + static_cast<ptrdiff_t>(k * size), size,
                 values.begin() + static_cast<ptrdiff_t>(static_cast<size_t>(policies[k]) * size));
