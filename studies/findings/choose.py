@@ -189,6 +189,7 @@ def draw(studies):
         ax.axhline(1, color=style.REFERENCE, linewidth=0.8)
         lines.over_budgets(ax, [float(one) for one in BUDGETS], DRAWN, DRAWN[:1],
                            lambda way, budget, found=found: found[f"{budget:g}"][way])
+        style.log_ticks(ax.yaxis, every=(1, 1.5, 2, 3, 5))
         ax.set_title(name)
     return fig
 

@@ -31,7 +31,8 @@ def save(folder: Path, name: str, draw: Callable[[], Figure], endings=("png", "p
 
 def write_page(about: str, name: str, header, rows, draw) -> None:
     """The command `[DIR] -o STUDIES`: writes STUDIES/losses/NAME.csv of rows(DIR), and STUDIES/NAME.png, which
-    draw(STUDIES) makes of that table; without DIR of the table as it stands. Several tables: `rows` by name."""
+    draw(STUDIES) makes of that table; without DIR of the table as it stands. Several tables: `rows` by name, and
+    where they differ `header`, too."""
     arguments = parser(about, name, "DIR", "STUDIES", "?")
     options = arguments.parse_args()
     if options.source is not None:
@@ -39,5 +40,6 @@ def write_page(about: str, name: str, header, rows, draw) -> None:
             listed = list(rows_of(options.source))
             if not listed:
                 arguments.error(f"{options.source}: found no closed loop of this study")
-            runs.write(options.out / f"losses/{table}.csv", [header, *listed])
+            own = header[table] if isinstance(header, dict) else header
+            runs.write(options.out / f"losses/{table}.csv", [own, *listed])
     save(options.out, name, lambda: draw(options.out), ("png",))

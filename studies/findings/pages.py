@@ -12,8 +12,8 @@ import shutil
 from pathlib import Path
 
 from . import (agnostic, choose, claims, contributed, coverage, decoding, details, drawn, instructions, long_tables,
-               losses, plan, prediction, quantizing, readings, replays, reread, runs, second_question, set_aside, shapes, tasks,
-               two_models)
+               losses, plan, prediction, quantizing, readings, replays, reread, rivals, runs, second_question, set_aside, shapes, tasks,
+               two_models, why)
 
 ROOT = Path(__file__).resolve().parents[2]
 FEW = (plan.FLOOR, "oracle-mean", plan.RECENT, "layer-defensivekv:code", "layer-defensivekv",
@@ -168,6 +168,12 @@ FROM_TABLES = {
        for model in choose.MODELS for name, judged in (("judged", True), ("opened", False))},
     **{f"choices by the trace, {name}": (lambda studies, make=make: table(*make(studies))) for name, make in {
         "against the best published": choose.against, "picks": choose.picked, "order": choose.agreement}.items()},
+    **{f"losses set aside with trials on {model}": (lambda studies, model=model: table(*rivals.judged(studies, model)))
+       for model in rivals.MODELS},
+    **{f"rivals, {name}": (lambda studies, make=make: table(*make(studies))) for name, make in {
+        "chosen": rivals.chosen, "against ours": rivals.against, "parts": rivals.parts}.items()},
+    **{f"experiments at {budget}": (lambda studies, budget=budget: table(*why.table(studies, budget)))
+       for budget in why.BUDGETS},
     "orders of two models": lambda studies: table(*two_models.orders(studies)),
     "fewer entries, fewer bits or both": lambda studies: table(*quantizing.winners(studies)),
     "the full prompt in few bits": lambda studies: table(*quantizing.by_form(studies)),

@@ -73,10 +73,10 @@ def best(found, model, budget, among):
     return min(among, key=lambda one: found[model, one, budget][0])
 
 
-def table(studies, model, name="two_models"):
+def table(studies, model, *names):
     """Header and rows: losses relative to the base's on a model, its own in nats at the end. Bold: the
-    least of the policies that see no later token. `name`: of the table of losses."""
-    losses = read(studies, name)
+    least of the policies that see no later token. `names`: of the tables of losses."""
+    losses = read(studies, *names)
     found = relative(losses)
     own = losses[(losses.model == model) & (losses.policy == BASE)]
     nats = [np.exp(np.log(own[own.budget == budget].kl).mean()) for budget in BUDGETS]
