@@ -86,7 +86,7 @@ def screened(folder):
     logs = {}
     for path in sorted(folder.glob("screened/*/*.nc")):
         with xarray.open_dataset(path, engine="h5netcdf", decode_times=False) as results:
-            error = np.log(np.sqrt((results.stream_error**2).mean("step")))
+            error = np.log(results.stream_error_rms)
             error = error - error.sel(policy=BASE)
             for at, policy in enumerate(results.policy.values):
                 logs.setdefault((path.parent.name, str(policy)), []).append(error.values[at])

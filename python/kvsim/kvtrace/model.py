@@ -131,7 +131,6 @@ def import_torch(threads: int):
         import huggingface_hub
         import torch
         import transformers
-        from transformers import modeling_gguf_pytorch_utils as gguf_utils
     except ImportError as error:
         raise CaptureError(f"{error}; capturing needs: pip install -r data/requirements.txt",
                            EXIT_FAILURE) from None
@@ -139,7 +138,6 @@ def import_torch(threads: int):
     transformers.utils.logging.disable_progress_bar()
     huggingface_hub.utils.logging.set_verbosity_error()
     logging.getLogger("gguf").setLevel(logging.ERROR)
-    gguf_utils.tqdm = lambda items, **_: items   # a bar would cut the line of ours
     if threads > 0:
         torch.set_num_threads(threads)
     return torch, transformers
@@ -184,7 +182,9 @@ def load_model(model: str, gguf: str | None, dtype: str, device: str, threads: i
     torch, transformers = import_torch(threads)
 
     from safetensors import SafetensorError
+    from transformers import modeling_gguf_pytorch_utils as gguf_utils
 
+    bar, gguf_utils.tqdm = gguf_utils.tqdm, lambda items, **_: items   # it would cut the line of ours
     said = "cannot load" if Path(model).exists() or model in BUILT_IN else \
         "no such file or folder here, and as a name on Hugging Face it cannot be loaded"
     try:
@@ -193,6 +193,8 @@ def load_model(model: str, gguf: str | None, dtype: str, device: str, threads: i
             _load(model, dtype, layers, lambda: _read(transformers.AutoTokenizer, model))
     except (OSError, ValueError, ImportError, KeyError, SafetensorError) as error:
         raise CaptureError(f"{model}: {said}: {line_of(error)[:300]}") from None
+    finally:
+        gguf_utils.tqdm = bar
     check_tokenizer(tokenizer, model)
     loaded = loaded.to(device).eval()
     from .linear import speed_up
