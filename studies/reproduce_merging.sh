@@ -5,7 +5,8 @@
 # KVSIM_BIN names the program (default: build/kvsim), LAYERS the layers (default: those of the sample),
 # KVSIM_OUT another folder.
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+cd "$KVSIM_ROOT"
 kvsim=${KVSIM_BIN:-build/kvsim}
 layers=${LAYERS:-0,5,10,15,18,20,24,29}
 out=${KVSIM_OUT:-build/reproduction}
@@ -21,7 +22,7 @@ replay() { # TRACE NAME [OPTION...]
     "$kvsim" replay "$trace" --layers "$layers" --overwrite -q -o "$file" "$@"
 }
 draw() { # NAME FOLDER FIGURES
-  "$kvsim" plot "$out/$1.nc" -o "$out/$2" --only "$3" --budget 0.3 --overwrite
+  finding plot "$out/$1.nc" -o "$out/$2" --only "$3" --budget 0.3 --overwrite
 }
 
 # Attention sag, bounds by delay, prediction of scores. The bound of keepkv:bias is about slots that

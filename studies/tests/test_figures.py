@@ -11,11 +11,12 @@ import findings.plot  # noqa: F401  (adds the figures of studies/figures)
 import numpy as np
 from findings import drawn, layers, losses, merging_numbers, rehearsal
 from kvsim.plots import load, looks, statistics, style
-from kvsim.plots.figures import needles, span_order
+from kvsim.plots.figures import memory_error, merging_budget, needles, periodic, span_order
 from test_merging_plots import RECORDS, measured
 from test_plots import PlotTest
 
 HERE = Path(__file__).resolve().parents[1]
+MERGING = {"merging_budget", "merge_bound", "periodic", "memory_error", "decode_latency"}
 
 
 class FiguresTest(PlotTest):
@@ -225,6 +226,41 @@ class NeedlesTest(PlotTest):
         self.assertEqual(header, ["policy", "one fact: kept", "its importance kept"])
         for row in table:
             self.assertRegex(row[1], r"^\d\.\d\d \[−?\d+\.\d\d, \d+\.\d\d\]$")
+
+
+class MergingFiguresTest(PlotTest):
+    def results(self):
+        return self.file(policies=tuple(RECORDS), edit=measured)
+
+    def test_every_figure_is_drawn_from_what_it_needs(self):
+        code, out, err = self.draw(self.results(), "-o", self.out, "--formats", "png", "--only", ",".join(sorted(MERGING)))
+        self.assertEqual((code, err), (0, []))
+        self.assertEqual({Path(path).stem for path in out}, MERGING)
+        for name in sorted(MERGING):
+            self.refused(3, name, self.file(), "-o", self.out, "--only", name)
+
+    def test_records_are_grouped_by_what_they_share(self):
+        results = load.open_results(self.results())
+        self.assertEqual(merging_budget.find(results, None), [{"snapkv": "drop", "snapkv,merge=convex": "convex"}])
+        self.assertEqual(periodic.find(results, None),
+                         [{0: "snapkv", 4: "snapkv,schedule=periodic,period=4"}])
+        self.assertEqual(memory_error.find(results, None),
+                         [{"not quantised": "snapkv", "kivi, 4 bits": "snapkv,quantize=kivi"}])
+        form = {"quantize": "formats", "quant_bits": "4", "quant_keys": "q8_0", "quant_values": "nvfp4"}
+        self.assertEqual([memory_error.form_of({**form, "quant_keys_turn": turn}) for turn in ("none", "random")],
+                         ["q8_0/nvfp4", "q8_0/nvfp4, random"])
+
+    def test_undefined_values_do_not_stop_a_figure(self):
+        def blank(data):
+            data = measured(data)
+            for name in data.data_vars:
+                if data[name].dtype.kind == "f":
+                    data[name][...] = np.nan
+            return data
+        results = self.file(policies=tuple(RECORDS), edit=blank)
+        for name in ("merging_budget", "periodic"):
+            code, _, err = self.draw(results, "-o", self.out, "--formats", "png", "--only", name)
+            self.assertEqual((code, err), (0, []), name)
 
 
 if __name__ == "__main__":

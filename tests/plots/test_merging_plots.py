@@ -1,4 +1,4 @@
-"""Tests of the figures about merging, schedules and quantisation, on a small made-up results file.
+"""Tests of the figures about merging, on a small made-up results file.
 Run: python3 tests/plots/test_merging_plots.py"""
 
 import json
@@ -14,15 +14,14 @@ from test_plots import PlotTest  # (skips when matplotlib is missing)
 
 import numpy as np
 from kvsim.plots import load
-from kvsim.plots.figures import attention_sag, memory_error, merging_budget, periodic
+from kvsim.plots.figures import attention_sag
 
 RECORDS = {"snapkv": {}, "snapkv,merge=convex": {"merge": "convex"},
            "snapkv,schedule=periodic,period=4": {"schedule": "periodic", "period": "4"},
            "snapkv,quantize=kivi": {"quantize": "kivi"}}
 DEFAULTS = {"merge": "drop", "schedule": "prefill", "period": "64", "quantize": "none",
             "quant_bits": "4"}
-FIGURES = {"attention_sag", "merging_budget", "merge_bound", "prediction_error", "periodic",
-           "memory_error", "decode_latency"}
+FIGURES = {"attention_sag", "prediction_error"}
 
 
 def measured(data):
@@ -69,17 +68,6 @@ class MergingFiguresTest(PlotTest):
         for name in sorted(FIGURES):
             self.refused(3, name, self.file(), "-o", self.out, "--only", name)
 
-    def test_records_are_grouped_by_what_they_share(self):
-        results = load.open_results(self.results())
-        self.assertEqual(merging_budget.find(results, None), [{"snapkv": "drop", "snapkv,merge=convex": "convex"}])
-        self.assertEqual(periodic.find(results, None),
-                         [{0: "snapkv", 4: "snapkv,schedule=periodic,period=4"}])
-        self.assertEqual(memory_error.find(results, None),
-                         [{"not quantised": "snapkv", "kivi, 4 bits": "snapkv,quantize=kivi"}])
-        form = {"quantize": "formats", "quant_bits": "4", "quant_keys": "q8_0", "quant_values": "nvfp4"}
-        self.assertEqual([memory_error.form_of({**form, "quant_keys_turn": turn}) for turn in ("none", "random")],
-                         ["q8_0/nvfp4", "q8_0/nvfp4, random"])
-
     def test_the_sag_of_records_without_merged_slots_is_drawn_and_explained(self):
         def moves_values(data):
             data = measured(data)
@@ -105,9 +93,8 @@ class MergingFiguresTest(PlotTest):
                     data[name][...] = np.nan
             return data
         results = self.file(policies=tuple(RECORDS), edit=blank)
-        for name in ("merging_budget", "periodic", "prediction_error"):
-            code, _, err = self.draw(results, "-o", self.out, "--formats", "png", "--only", name)
-            self.assertEqual((code, err), (0, []), name)
+        code, _, err = self.draw(results, "-o", self.out, "--formats", "png", "--only", "prediction_error")
+        self.assertEqual((code, err), (0, []))
 
 
 if __name__ == "__main__":
