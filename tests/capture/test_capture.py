@@ -415,7 +415,7 @@ class Refusals(WithFolder):
 
     def test_values_too_large_for_the_stored_type_exit_1(self):
         with tempfile.TemporaryDirectory() as folder:
-            with self.assertRaises(writer.CaptureError) as caught:
+            with self.assertRaises(writer.Error) as caught:
                 with writer.TraceWriter(Path(folder) / "x.h5", "float16") as out:
                     out.tensor("layers/0/k", np.full((1, 2), 1e5, np.float32))
             self.assertEqual(caught.exception.exit_code, 1)

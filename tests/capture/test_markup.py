@@ -10,13 +10,13 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[2] / name) for name in ("python", "data")]
 
-from kvsim.kvtrace.errors import CaptureError
+from kvsim.errors import Error
 from kvsim.kvtrace.markup import parse_chat_json, parse_text, plain_text
 
 
 class ParseText(unittest.TestCase):
     def refused(self, text: str, part: str) -> None:
-        with self.assertRaises(CaptureError) as caught:
+        with self.assertRaises(Error) as caught:
             parse_text(text, "p.txt")
         self.assertIn(part, str(caught.exception))
         self.assertNotIn("\n", str(caught.exception))
@@ -121,7 +121,7 @@ class ParseJson(unittest.TestCase):
                      '[{"role": "user", "content": "<turn role=\'x\'>a</turn>"}]',
                      '[{"role": "user", "content": "a<compress/>"},'
                      ' {"role": "user", "content": "b<compress/>"}]'):
-            with self.assertRaises(CaptureError) as caught:
+            with self.assertRaises(Error) as caught:
                 parse_chat_json(text, "c.json")
             self.assertIn("c.json", str(caught.exception))
             self.assertNotIn("\n", str(caught.exception))

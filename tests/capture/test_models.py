@@ -25,7 +25,7 @@ import tiny_models
 from kvsim.kvtrace import capture_command, layers, record
 from kvsim.kvtrace.capture import CaptureOptions, capture_trace
 from kvsim.kvtrace.closed_loop import ClosedLoop
-from kvsim.kvtrace.errors import CaptureError
+from kvsim.errors import Error
 from kvsim.kvtrace.kept_sets import ResultsFile
 from kvsim.kvtrace.model import load_model
 from kvsim.kvtrace.model_check import check_model, check_tokens
@@ -72,7 +72,7 @@ class EveryKind(unittest.TestCase):
 
 class Refusals(unittest.TestCase):
     def refused(self, model) -> str:
-        with self.assertRaises(CaptureError) as raised:
+        with self.assertRaises(Error) as raised:
             layers.find_attention_layers(model)
         return str(raised.exception)
 
@@ -102,12 +102,12 @@ class Refusals(unittest.TestCase):
         recorder = types.SimpleNamespace(model=model, tolerance=1e-3)
         recorder.last_logits = inner(
             model, input_ids=torch.tensor([[5, 6, 7, 8]]), logits_to_keep=1).logits[0, -1]
-        with self.assertRaisesRegex(CaptureError, "Asking: asks for the name of its attention"):
+        with self.assertRaisesRegex(Error, "Asking: asks for the name of its attention"):
             record.Recorder.refuse_other_model(recorder, [5, 6, 7, 8])
 
     def test_what_a_forward_raises_is_one_line(self):
         model = families.build("llama")
-        with self.assertRaises(CaptureError) as raised, record.running(model):
+        with self.assertRaises(Error) as raised, record.running(model):
             raise AttributeError("'Model' object has no attribute 'rotary_emb'\nmore")
         self.assertEqual(str(raised.exception), "LlamaForCausalLM: its forward ends in "
                          "AttributeError: 'Model' object has no attribute 'rotary_emb'")

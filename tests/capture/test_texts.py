@@ -16,7 +16,7 @@ sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tests" / "support")]
 
 from contributing import example
 from kvsim import texts
-from kvsim.kvtrace.errors import CaptureError
+from kvsim.errors import Error
 from kvsim.kvtrace.markup import parse_text
 from kvsim.texts import found, program, world
 from kvsim.texts.orders import DESKS, RULE_NAMES
@@ -30,7 +30,7 @@ def is_here(name: str) -> bool:
     """Whether this machine has what the kind is read from; generated ones are everywhere."""
     try:
         return bool(build(name).prompt)
-    except CaptureError as error:
+    except Error as error:
         print(f"{name}: left out: {error}")
         return False
 
@@ -75,9 +75,9 @@ class SomeKinds(unittest.TestCase):
         whole = found.module("heapq")
         lines = [line.rstrip() for line in whole.strip().splitlines()]
         self.assertTrue("\n".join(lines).startswith(text.prompt + text.answer))
-        with self.assertRaisesRegex(CaptureError, "too few for a prompt of 100000"):
+        with self.assertRaisesRegex(Error, "too few for a prompt of 100000"):
             build("manual", units=100000)
-        with self.assertRaisesRegex(CaptureError, "not on this machine"):
+        with self.assertRaisesRegex(Error, "not on this machine"):
             found.file("/no/such/file")
 
     def test_works_do_not_repeat(self):

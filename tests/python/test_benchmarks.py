@@ -22,7 +22,7 @@ import torch
 import transformers
 
 import kvsim
-from kvsim.kvtrace.errors import CaptureError
+from kvsim.errors import Error
 from kvsim.kvtrace.prompt import render, tokenize
 from kvsim.studies import api, benchmarks, tasks
 from kvsim.studies.run import canonical_records
@@ -105,18 +105,18 @@ class Files(unittest.TestCase):
         for rows, said in (
                 ([{"text": "c", "label": 1}], "no column context, question, answer: found text, label"),
                 ([], "no rows"), ([{"context": "c", "question": "q", "answer": ""}], "none of 1 row ")):
-            with self.subTest(said), self.assertRaisesRegex(CaptureError, said):
+            with self.subTest(said), self.assertRaisesRegex(Error, said):
                 benchmark.read_benchmark(self.file(*rows))
         bad = self.folder / "bad.jsonl"
         bad.write_text('{"context": "c"')
-        with self.assertRaisesRegex(CaptureError, "bad.jsonl:1: not JSON"):
+        with self.assertRaisesRegex(Error, "bad.jsonl:1: not JSON"):
             benchmark.read_benchmark(bad)
         for kind in ("parquet", "arrow"):
             other = self.folder / f"bad.{kind}"
             other.write_bytes(b"no table")
-            with self.subTest(kind), self.assertRaisesRegex(CaptureError, f"bad.{kind}: cannot be read"):
+            with self.subTest(kind), self.assertRaisesRegex(Error, f"bad.{kind}: cannot be read"):
                 benchmark.read_benchmark(other)
-        with self.assertRaisesRegex(CaptureError, "no such file or folder"):
+        with self.assertRaisesRegex(Error, "no such file or folder"):
             benchmark.read_benchmark(self.folder / "nowhere.parquet")
 
     def test_a_share_of_the_rows_is_that_of_kvpress(self):
@@ -233,11 +233,11 @@ class Scorers(unittest.TestCase):
                            "def wrong(answer, row):\n    return 7\n"
                            "def fails(answer, row):\n    return row['nothing']\n")
             self.assertEqual(self.score(f"{own}:half", "x", "a"), 0.5)
-            with self.assertRaisesRegex(CaptureError, "found 7, expected a score from 0 to 1"):
+            with self.assertRaisesRegex(Error, "found 7, expected a score from 0 to 1"):
                 self.score(f"{own}:wrong", "x", "a")
-            with self.assertRaisesRegex(CaptureError, "own.py:6: .*fails: KeyError"):
+            with self.assertRaisesRegex(Error, "own.py:6: .*fails: KeyError"):
                 self.score(f"{own}:fails", "x", "a")
-        with self.assertRaisesRegex(CaptureError, "expected one of exact, f1"):
+        with self.assertRaisesRegex(Error, "expected one of exact, f1"):
             load_scorer("accuracy")
 
 

@@ -11,7 +11,7 @@ import operator
 import numpy as np
 import torch
 
-from .errors import EXIT_FAILURE, CaptureError
+from ..errors import Error
 from .stream import Contribution, relative
 from .writer import PathNorm, as_array
 
@@ -91,7 +91,7 @@ def between(real: Contribution, projection, names: tuple[str, str], positions, c
     bias = None if bias is None else as_array(bias)
 
     def refuse(what: str, error: float) -> None:
-        raise CaptureError(f"{what} differs by {error:.2g} (tolerance {tolerance:.0e})", EXIT_FAILURE)
+        raise Error(f"{what} differs by {error:.2g} (tolerance {tolerance:.0e})")
 
     def norm(modules: list, before, after, what: str, compared) -> PathNorm | None:
         if relative(after, before) < tolerance:
@@ -119,7 +119,7 @@ def between(real: Contribution, projection, names: tuple[str, str], positions, c
     added = real.added
     if outer is not None and outer.eps is not None:
         if bias is not None and bias.any():
-            raise CaptureError(f"{name} has a bias, and a norm behind it", EXIT_FAILURE)
+            raise Error(f"{name} has a bias, and a norm behind it")
         outer.rms = as_array((real.mean_squares[positions] + outer.eps).sqrt())
     elif bias is not None:
         added = added - bias * (1.0 if outer is None else outer.gain)

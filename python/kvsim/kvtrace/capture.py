@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .errors import EXIT_USAGE, CaptureError
+from ..errors import DataError, UsageError
 from .generate import Sampling, generate
 from .inputs import Inputs, beside
 from .layers import find_attention_layers, other_layers
@@ -94,9 +94,9 @@ def later_tokens(loaded: LoadedModel, conversation: Conversation | None, options
                            keeps_cache=not (given and own_positions(loaded.model, ids, given)))
     ids = ids + written
     if len(ids) <= prompt.prompt_len:
-        raise CaptureError(
+        raise UsageError(
             "no tokens after the compression point: give --steps, --answer or text after "
-            "<compress/>", EXIT_USAGE)
+            "<compress/>")
     return ids, prompt, len(written)
 
 
@@ -134,11 +134,11 @@ def capture_trace(loaded: LoadedModel, conversation: Conversation | None, option
     layers = sorted(known) if options.layers is None else options.layers
     for layer in layers:
         if layer not in known:
-            raise CaptureError(f"layer {layer}: the model's attention layers are "
-                               f"{ranges(sorted(known))}")
+            raise DataError(f"layer {layer}: the model's attention layers are "
+                            f"{ranges(sorted(known))}")
     if inputs is not None and options.probes:
-        raise CaptureError("probes read the prompt's text again, which images and sounds have none of: "
-                           "give inputs or probes", EXIT_USAGE)
+        raise UsageError("probes read the prompt's text again, which images and sounds have none of: "
+                         "give inputs or probes")
     text = tokens or later_tokens(loaded, conversation, options, progress, inputs)
     ids, prompt, _ = text
     probes = make_probes(loaded, options.probes, ids[: prompt.prompt_len], options.raw, progress)

@@ -6,9 +6,9 @@ import shlex
 import sys
 from pathlib import Path
 
+from ..errors import DataError, UsageError
 from ..plain import counted, printable, read_text
 from ..tool import Parser, Progress, number_list, run_tool
-from .errors import EXIT_USAGE, CaptureError
 
 
 def query_choice(text: str) -> int | None:
@@ -129,7 +129,7 @@ def run(args: argparse.Namespace, command: list[str]) -> None:
     inputs = [path for path in (args.prompt, args.answer) if path]
     check_target(args.out, args.overwrite, inputs)
     if args.answer and args.temperature > 0:
-        raise CaptureError("--answer and --temperature exclude each other", EXIT_USAGE)
+        raise UsageError("--answer and --temperature exclude each other")
     text = read_text(args.prompt)
     if args.no_markup:
         conversation = plain_text(text)
@@ -139,7 +139,7 @@ def run(args: argparse.Namespace, command: list[str]) -> None:
         conversation = parse_text(text, str(args.prompt))
     answer = read_text(args.answer).strip() if args.answer else ""
     if args.answer and not answer:
-        raise CaptureError(f"{args.answer}: the answer is empty")
+        raise DataError(f"{args.answer}: the answer is empty")
 
     from .capture import CaptureOptions, capture_trace
     from .generate import Sampling

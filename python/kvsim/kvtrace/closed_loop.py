@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from ..errors import DataError, Error
 from .cache_names import few_logits
-from .errors import EXIT_FAILURE, CaptureError
 from .inputs import Inputs, beside
 from .kept_sets import KeptSets
 from .layers import find_attention_layers
@@ -138,9 +138,9 @@ class ClosedLoop:
             self.whole = True
             self.full_logits = self._full_logits()
         if error := self._difference(own[1:]):
-            raise CaptureError(
+            raise Error(
                 f"{type(self.model).__name__}: with everything kept the next-token logits of a "
-                f"closed loop differ from the model's own by {error:.2g} of their norm", EXIT_FAILURE)
+                f"closed loop differ from the model's own by {error:.2g} of their norm")
 
     def _full_logits(self):
         """[T, vocabulary] of the later tokens, everything kept."""
@@ -279,14 +279,14 @@ class ClosedLoop:
         sets = [one if isinstance(one, KeptSets) else None for one in caches]
         for layer in {layer for one in sets if one is not None for layer in one.masks}:
             if layer not in self.prompt:
-                raise CaptureError(f"layer {layer}: the model has no such attention layer")
+                raise DataError(f"layer {layer}: the model has no such attention layer")
             whole = np.ones((self.prompt[layer][0].shape[1], self.prompt_len), dtype=bool)
             masks = [whole if one is None else one.masks.get(layer, whole) for one in sets]
             heads = max(len(whole), *(len(mask) for mask in masks))
             for mask in masks:
                 if heads % len(mask) or self.heads[layer] % heads or mask.shape[1] != self.prompt_len:
-                    raise CaptureError(f"layer {layer}: kept sets of shape {mask.shape} do not "
-                                       f"fit {self.heads[layer]} heads and {self.prompt_len} tokens")
+                    raise DataError(f"layer {layer}: kept sets of shape {mask.shape} do not "
+                                    f"fit {self.heads[layer]} heads and {self.prompt_len} tokens")
             self.kept[layer] = torch.from_numpy(np.stack(
                 [np.repeat(mask, heads // len(mask), axis=0) for mask in masks])).to(self.device)
 

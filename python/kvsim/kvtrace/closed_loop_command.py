@@ -11,13 +11,13 @@ import shlex
 import sys
 from pathlib import Path
 
+from ..errors import UsageError
 from ..plain import counted
 from ..program import run as run_program
 from ..program import version
 from ..tool import Parser, Progress, add_table, run_tool
 from ..whole import check_target
 from .capture_command import add_running, number
-from .errors import EXIT_USAGE, CaptureError
 
 
 def positive(text: str) -> float:
@@ -63,12 +63,11 @@ def chosen_pairs(args, results) -> tuple[list[int], list[int]]:
     budgets = results.choose(args.budget, results.budget_labels, "budget")
     live = [results.policies[p] for p in policies if not results.is_static(p)]
     if live and args.generate:
-        raise CaptureError(f"--generate: only with kept sets that stay as they are, not with "
-                           f"{', '.join(live)}; choose others with --policy", EXIT_USAGE)
+        raise UsageError(f"--generate: only with kept sets that stay as they are, not with "
+                         f"{', '.join(live)}; choose others with --policy")
     if live and "equal_bytes" in results.file.attrs:
-        raise CaptureError(f"{results.path}: budgets are shares of bytes (--equal-bytes), which only "
-                           f"kept sets know, not {', '.join(live)}; choose others with --policy",
-                           EXIT_USAGE)
+        raise UsageError(f"{results.path}: budgets are shares of bytes (--equal-bytes), which only "
+                         f"kept sets know, not {', '.join(live)}; choose others with --policy")
     if len(live) < len(policies):
         results.check_sets()
     return policies, budgets

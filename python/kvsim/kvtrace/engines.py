@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from .errors import EXIT_USAGE, CaptureError
+from ..errors import DataError, UsageError
 from .writer import TraceWriter, spread
 
 NPZ = re.compile(r"layer-(\d+)\.npz")
@@ -30,7 +30,7 @@ def of_npz(path: Path) -> dict:
     with np.load(path, allow_pickle=False) as file:
         layer = dict(file)
     if missing := sorted(ARRAYS - set(layer)):
-        raise CaptureError(f"{path}: no array {missing[0]}; expected " + ", ".join(sorted(ARRAYS)))
+        raise DataError(f"{path}: no array {missing[0]}; expected " + ", ".join(sorted(ARRAYS)))
     return layer
 
 
@@ -38,18 +38,18 @@ def of_llama_cpp(folder: Path, index: int, wo: np.ndarray, heads: int, kv_heads:
     """A layer as the callback for llama.cpp writes it: float32, ne = [d, heads, tokens]."""
     size, odd = divmod(wo.shape[1], heads)
     if odd:
-        raise CaptureError(f"wo of layer {index}: {wo.shape[1]} columns, expected a multiple of "
-                           f"{heads} heads", EXIT_USAGE)
+        raise UsageError(f"wo of layer {index}: {wo.shape[1]} columns, expected a multiple of "
+                         f"{heads} heads")
     layer = {}
     for name, file, count in (("q", "Qcur", heads), ("k", "Kcur", kv_heads), ("v", "Vcur", kv_heads),
                               ("out", "kqv_out", heads)):
         path = folder / f"{file}-{index}.f32"
         if not path.is_file():
-            raise CaptureError(f"{path}: no such file; the callback writes Qcur, Kcur, Vcur and kqv_out")
+            raise DataError(f"{path}: no such file; the callback writes Qcur, Kcur, Vcur and kqv_out")
         numbers = np.fromfile(path, dtype="<f4")
         if numbers.size % (count * size):
-            raise CaptureError(f"{path}: {numbers.size} numbers, expected a multiple of {count} heads of "
-                               f"{size}")
+            raise DataError(f"{path}: {numbers.size} numbers, expected a multiple of {count} heads of "
+                            f"{size}")
         layer[name] = numbers.reshape(-1, count, size)
     checks = spread(np.arange(len(layer["q"])), CHECKS)
     return layer | {"check_position": checks, "check_output": layer["out"][checks]}
@@ -61,12 +61,12 @@ def of_lmcache(folder: Path, heads: int, kv_heads: int) -> list[dict]:
     try:
         kv, query = (np.load(folder / name, mmap_mode="r", allow_pickle=False) for name in LMCACHE)
     except ValueError as error:
-        raise CaptureError(f"{folder}: {' and '.join(LMCACHE)} cannot be read: {error}") from None
+        raise DataError(f"{folder}: {' and '.join(LMCACHE)} cannot be read: {error}") from None
     if kv.ndim != 4 or kv.shape[0] != 2 or not kv.size or kv.shape[3] % kv_heads or \
             query.shape != (1, *kv.shape[1:3], kv.shape[3] // kv_heads * heads):
-        raise CaptureError(f"{folder}: found kv.npy {list(kv.shape)} and query.npy {list(query.shape)}, "
-                           f"expected [2, layers, tokens, {kv_heads} * head size] and "
-                           f"[1, layers, tokens, {heads} * head size]")
+        raise DataError(f"{folder}: found kv.npy {list(kv.shape)} and query.npy {list(query.shape)}, "
+                        f"expected [2, layers, tokens, {kv_heads} * head size] and "
+                        f"[1, layers, tokens, {heads} * head size]")
     return [{name: one.reshape(len(one), count, -1) for name, one, count in (
         ("q", q, heads), ("k", k, kv_heads), ("v", v, kv_heads))} for q, k, v in zip(query[0], *kv)]
 
@@ -79,14 +79,13 @@ def said_of(index: int, layer: dict, attention: Mapping | None) -> dict[str, Any
         given = dict(given.get(index, {}))
     found = {name: layer[name] for name in SAID if name in layer} | given
     if unsaid := [name for name in SAID if name not in found]:
-        raise CaptureError(
+        raise UsageError(
             f"layer {index}: {', '.join(unsaid)} not said: give attention={{\"scale\": ..., "
             '"window": ..., "softcap": ..., "sinks": ...}, None where there is none, or by layer '
-            "{0: {...}, ...}", EXIT_USAGE)
+            "{0: {...}, ...}")
     scale = found["scale"]
     if scale is None or not np.isfinite(scale) or scale <= 0:
-        raise CaptureError(f"layer {index}: scale: found {scale!r:.40}, expected a number above 0",
-                           EXIT_USAGE)
+        raise UsageError(f"layer {index}: scale: found {scale!r:.40}, expected a number above 0")
     window, softcap = (0 if found[name] is None else found[name] for name in ("window", "softcap"))
     sinks = np.asarray([] if found["sinks"] is None else found["sinks"], dtype=np.float32)
     return {"scale": float(scale), "sliding_window": int(window) if window > 0 else None,
@@ -128,15 +127,15 @@ def from_engine(folder: str | os.PathLike, path: str | os.PathLike, *, model: st
     """
     folder = Path(folder)
     if not folder.is_dir():
-        raise CaptureError(f"{folder}: no such folder", EXIT_USAGE)
+        raise UsageError(f"{folder}: no such folder")
     if indices := numbered(folder, NPZ):
         def read(index: int) -> dict:
             return of_npz(folder / f"layer-{index}.npz")
     elif not (indices := numbered(folder, RAW)) and not (folder / LMCACHE[0]).is_file():
-        raise CaptureError(f"{folder}: neither layer-0.npz, nor Qcur-0.f32 or the like, nor {LMCACHE[0]}")
+        raise DataError(f"{folder}: neither layer-0.npz, nor Qcur-0.f32 or the like, nor {LMCACHE[0]}")
     elif heads is None or kv_heads is None or wo is None:
-        raise CaptureError(f"files of {'llama.cpp' if indices else 'LMCache'} do not say how many heads "
-                           "there are: give heads, kv_heads and wo", EXIT_USAGE)
+        raise UsageError(f"files of {'llama.cpp' if indices else 'LMCache'} do not say how many heads "
+                         "there are: give heads, kv_heads and wo")
     else:
         layers = None if indices else of_lmcache(folder, heads, kv_heads)
         indices = indices or range(len(layers))
@@ -166,9 +165,9 @@ def from_engine(folder: str | os.PathLike, path: str | os.PathLike, *, model: st
                                 source={"engine": str(folder.name)})
             if out is not None and (not np.array_equal(checks, layer["check_position"]) or
                                     out.shape != (len(q), len(checks), v.shape[2])):
-                raise CaptureError(f"layer {index}: outputs {list(out.shape)} at "
-                                   f"{list(layer['check_position'])}, expected "
-                                   f"{[len(q), len(checks), v.shape[2]]} at {list(checks)}")
+                raise DataError(f"layer {index}: outputs {list(out.shape)} at "
+                                f"{list(layer['check_position'])}, expected "
+                                f"{[len(q), len(checks), v.shape[2]]} at {list(checks)}")
             writer.layer(index, queries=q, keys=k, values=v,
                          wo=layer["wo"].T.reshape(len(q), v.shape[2], -1),
                          residual_norm=layer.get("norm"), check_output=out, **said)

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from .errors import CaptureError
+from ..errors import DataError
 
 MAGIC, VERSIONS, DEFAULT_ALIGNMENT = b"GGUF", (2, 3), 32
 UINT32, STRING, ARRAY = 4, 8, 9
@@ -40,9 +40,9 @@ class GgufFile:
                     mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
                 return self._read(data)
         except OSError as error:
-            raise CaptureError(f"{self.parts[0]}: {error.strerror}") from None
+            raise DataError(f"{self.parts[0]}: {error.strerror}") from None
         except (struct.error, ValueError) as error:
-            raise CaptureError(f"{self.parts[0]}: not a whole GGUF file: {error}") from None
+            raise DataError(f"{self.parts[0]}: not a whole GGUF file: {error}") from None
 
     def _read(self, data) -> dict[str, object]:
         if data[:4] != MAGIC:

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from .errors import CaptureError
+from ..errors import DataError, Error
 from .gguf_file import GgufFile
 
 NORMAL, CONTROL, USER_DEFINED = 1, 3, 4   # of tokenizer.ggml.token_type
@@ -114,10 +114,10 @@ def _special(file: GgufFile) -> dict[str, str]:
             if isinstance(number, int) and 0 <= number < len(tokens)}
 
 
-def refused(called: str, why: str) -> CaptureError:
-    return CaptureError(f"{called}: no right tokenizer can be made from this GGUF file: {why}; give "
-                        "the model as a folder with config.json, model.safetensors and "
-                        "tokenizer.json, or try a newer transformers")
+def refused(called: str, why: str) -> Error:
+    return DataError(f"{called}: no right tokenizer can be made from this GGUF file: {why}; give "
+                     "the model as a folder with config.json, model.safetensors and "
+                     "tokenizer.json, or try a newer transformers")
 
 
 def _sentencepiece(file: GgufFile, called: str, tokens: list[str]):

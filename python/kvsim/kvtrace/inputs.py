@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from .errors import EXIT_USAGE, CaptureError
+from ..errors import UsageError
 
 TOKENS, MASK = "input_ids", "attention_mask"
 # Configurations name their tokens so: image_token_id, audio_token_index, ...
@@ -65,13 +65,12 @@ def read_inputs(model, given: Mapping[str, Any]) -> Inputs:
     """Output of a processor for one prompt, checked and brought to the model's device and type."""
     tokens = given.get(TOKENS) if isinstance(given, Mapping) else None
     if not isinstance(tokens, torch.Tensor) or tokens.ndim != 2 or len(tokens) != 1:
-        raise CaptureError(
+        raise UsageError(
             f"inputs: found {_described(given, tokens)}, expected what the model's processor gives for "
-            "one prompt: processor(text=..., images=..., return_tensors=\"pt\")", EXIT_USAGE)
+            "one prompt: processor(text=..., images=..., return_tensors=\"pt\")")
     mask = given.get(MASK)
     if mask is not None and not bool(torch.as_tensor(mask).all()):
-        raise CaptureError("inputs: found zeros in attention_mask, expected a prompt without padding",
-                           EXIT_USAGE)
+        raise UsageError("inputs: found zeros in attention_mask, expected a prompt without padding")
     tensors = {}
     for name, values in given.items():
         if name in (TOKENS, MASK) or values is None:

@@ -14,9 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from ..budgets import find_budget
-from ..errors import reads_file
+from ..errors import DataError, UsageError, reads_file
 from ..hdf5_file import open_hdf5, refuse_links, scalar
-from .errors import EXIT_USAGE, CaptureError
 
 # Kinds that a record must have of these stages; anything else is not a set of untouched entries.
 PLAIN_STAGES = {
@@ -66,7 +65,7 @@ def has_static_sets(parameters: dict) -> bool:
 
 
 class ResultsFile:
-    """The parts of a results file that a closed loop needs. Raises CaptureError for anything odd."""
+    """The parts of a results file that a closed loop needs. Raises DataError for anything odd."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -114,7 +113,7 @@ class ResultsFile:
         found = "a trace" if attributes.get("format") == "kvtrace" else (
             "losses of a closed loop" if "kl_divergence" in self.file else "")
         if found:
-            raise CaptureError(f"{self.path}: {found}, expected {REPLAY} (with --save-keep)")
+            raise DataError(f"{self.path}: {found}, expected {REPLAY} (with --save-keep)")
 
     @property
     @reads_file(REPLAY)
@@ -123,8 +122,8 @@ class ResultsFile:
         named = str(self.file.attrs.get("trace_path", ""))
         path = Path(os.path.normpath(self.path.resolve().parent / named))
         if not path.is_file():
-            raise CaptureError(f"{self.path}: the trace {self.file.attrs.get('trace', '')} is not "
-                               "where the results say: give its path before them", EXIT_USAGE)
+            raise UsageError(f"{self.path}: the trace {self.file.attrs.get('trace', '')} is not "
+                             "where the results say: give its path before them")
         return path
 
     def choose(self, wanted: list[str] | None, known: list[str], what: str) -> list[int]:
@@ -134,8 +133,7 @@ class ResultsFile:
                       for typed in wanted or [] for one in typed.split(",")]
         for name in wanted or []:
             if name not in known:
-                raise CaptureError(f"{self.path}: no {what} {name}; there are {', '.join(known)}",
-                                   EXIT_USAGE)
+                raise UsageError(f"{self.path}: no {what} {name}; there are {', '.join(known)}")
         return [i for i, name in enumerate(known) if not wanted or name in wanted]
 
     @reads_file(REPLAY)
@@ -145,7 +143,7 @@ class ResultsFile:
 
     def check_sets(self) -> None:
         if "kept_mask" not in self.file and "kept_mask_query" not in self.file:
-            raise CaptureError(f"{self.path}: holds no kept sets; replay with --save-keep")
+            raise DataError(f"{self.path}: holds no kept sets; replay with --save-keep")
 
     @reads_file(REPLAY)
     def sets(self, policy: int, budget: int) -> KeptSets:
@@ -155,11 +153,11 @@ class ResultsFile:
             values = self.file[variable][policy, budget]
             # 255 marks policies whose sets belong to the other kind of head.
             if values.ndim != 3 or values.shape[::2] != (len(self.layers), self.prompt_len):
-                raise CaptureError(f"{self.path}: {variable} has shape {values.shape}")
+                raise DataError(f"{self.path}: {variable} has shape {values.shape}")
             if (values == 255).all():
                 continue
             if (values > 1).any():
-                raise CaptureError(f"{self.path}: {variable} holds merged or undefined entries")
+                raise DataError(f"{self.path}: {variable} holds merged or undefined entries")
             masks = {layer: values[i] == 1 for i, layer in enumerate(self.layers)}
             return KeptSets(self.policies[policy], self.budget_labels[budget], masks)
-        raise CaptureError(f"{self.path}: no kept sets of {self.policies[policy]}")
+        raise DataError(f"{self.path}: no kept sets of {self.policies[policy]}")

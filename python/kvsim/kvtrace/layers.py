@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .errors import EXIT_FAILURE, CaptureError
+from ..errors import Error
 
 REGISTRY = "ALL_ATTENTION_FUNCTIONS"   # of transformers; what calls it can be listened to
 
@@ -73,47 +73,46 @@ def find_attention_layers(model) -> dict[int, AttentionLayer]:
     """
     modules, name = dict(model.named_modules()), type(model).__name__
     if getattr(model.config, "is_encoder_decoder", False):
-        raise CaptureError(f"{name}: is an encoder and a decoder; expected a model whose tokens all "
-                           "go through one causal decoder", EXIT_FAILURE)
+        raise Error(f"{name}: is an encoder and a decoder; expected a model whose tokens all "
+                    "go through one causal decoder")
     config = model.config.get_text_config()
     if shared := getattr(config, "num_kv_shared_layers", 0):
-        raise CaptureError(f"{name}: its last {shared} layers read the cache of others; a trace holds "
-                           "keys and values of each layer", EXIT_FAILURE)
+        raise Error(f"{name}: its last {shared} layers read the cache of others; a trace holds "
+                    "keys and values of each layer")
     count = getattr(config, "num_hidden_layers", None)
     layers, unlike = {}, {}
     for index, names in layer_modules(model).items():
         heard = [one for one in names if is_listened_to(modules[one])]
         if heard and isinstance(count, int) and index >= count:
-            raise CaptureError(f"{name}: {heard[0]} says that it is of layer {index}, but the model "
-                               f"has {count} layers: there are several attentions in one, and a "
-                               "trace holds one a layer", EXIT_FAILURE)
+            raise Error(f"{name}: {heard[0]} says that it is of layer {index}, but the model "
+                        f"has {count} layers: there are several attentions in one, and a "
+                        "trace holds one a layer")
         if len(heard) > 1:
             heard = [one for one in heard if getattr(modules[one], "is_causal", True)]
         if len(heard) > 1:
-            raise CaptureError(f"layer {index} of {name}: has {len(heard)} attentions, "
-                               f"{' and '.join(heard)}; a trace holds one a layer", EXIT_FAILURE)
+            raise Error(f"layer {index} of {name}: has {len(heard)} attentions, "
+                        f"{' and '.join(heard)}; a trace holds one a layer")
         if not heard:
             unlike[index] = modules[names[-1]]
             continue
         attention = modules[heard[0]]
         projection = output_projection(attention)
         if projection is None:
-            raise CaptureError(
+            raise Error(
                 f"layer {index} of {name}: {heard[0]} ({type(attention).__name__}) has no output "
                 "projection: its forward names no module with a matrix behind its attention "
-                "function", EXIT_FAILURE)
+                "function")
         block = modules[heard[0].rpartition(".")[0]]
         if type(block).__name__ == "ModuleList":
-            raise CaptureError(f"layer {index} of {name}: {heard[0]} is one of several attentions in a "
-                               "layer, and a trace holds one a layer", EXIT_FAILURE)
+            raise Error(f"layer {index} of {name}: {heard[0]} is one of several attentions in a "
+                        "layer, and a trace holds one a layer")
         layers[index] = AttentionLayer(attention, projection, block)
     if not layers:
         kinds = sorted({type(one).__name__ for one in unlike.values()})
-        raise CaptureError(
+        raise Error(
             f"{name}: no attention that can be listened to: "
             + (f"{', '.join(kinds)} {'goes' if len(kinds) == 1 else 'go'} past transformers' "
-               "ALL_ATTENTION_FUNCTIONS" if kinds else "no module of it says which layer it is of"),
-            EXIT_FAILURE)
+               "ALL_ATTENTION_FUNCTIONS" if kinds else "no module of it says which layer it is of"))
     return layers
 
 

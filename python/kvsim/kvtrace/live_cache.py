@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..errors import DataError, Error
 from ..program import find_program, options
-from .errors import EXIT_FAILURE, CaptureError, Error
 from .kept_sets import ResultsFile
 from .token_trace import TokenTrace
 
@@ -58,7 +58,7 @@ class LiveAttention:
                                             stderr=self.said)
         except OSError as error:
             self.said.close()
-            raise CaptureError(f"{found}: cannot be run: {error}", EXIT_FAILURE) from None
+            raise Error(f"{found}: cannot be run: {error}") from None
 
     def __enter__(self) -> "LiveAttention":
         try:
@@ -121,4 +121,4 @@ class LiveAttention:
         self.said.seek(0)
         lines = self.said.read().decode("utf-8", errors="replace").splitlines()
         said = lines[-1].removeprefix("kvsim: ") if lines else f"ended with status {code}"
-        raise CaptureError(f"kvsim attend: {said}", code if code > 0 else EXIT_FAILURE)
+        raise DataError(f"kvsim attend: {said}", code if code > 0 else 1)

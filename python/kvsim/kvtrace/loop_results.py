@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import xarray
 
+from ..errors import DataError, Error
 from ..results_file import write_results
 from ..whole import write_text
-from .errors import EXIT_FAILURE, CaptureError
 from .writer import check_room
 
 NOTE = (
@@ -43,7 +43,7 @@ class Journal:
         self.pairs: dict[tuple[str, str], dict] = {}
         lines = [] if fresh or not self.path.is_file() else self._lines()
         if lines and lines[0] != identity:
-            raise CaptureError(
+            raise DataError(
                 f"{self.path}: left by a run with another trace, results or options; "
                 "--overwrite starts anew")
         for line in lines[1:]:
@@ -108,7 +108,7 @@ def write_loop(target: Path, coordinates: dict, pairs: dict, attributes: dict,
     try:
         write_results(data, target)
     except OSError as error:
-        raise CaptureError(f"{target}: cannot write: {error}", EXIT_FAILURE) from None
+        raise Error(f"{target}: cannot write: {error}") from None
 
 
 def _arrays(coordinates: dict, pairs: dict, answer_begin: int | None) -> dict[str, np.ndarray]:

@@ -6,11 +6,11 @@ from bisect import bisect_right
 from pathlib import Path
 
 from .. import texts
+from ..errors import Error, UsageError
 from ..plain import printable
 from ..tool import Parser, Progress, names, number_list, run_tool
 from ..whole import write_text
 from .capture_command import add_running, add_stored, number, summary
-from .errors import EXIT_USAGE, CaptureError
 
 DEFAULT_KINDS = "summary,questions,fewshot,code"
 LONG_UNITS = 400   # of a kind whose answer grows: more steps of work than anybody forces
@@ -50,14 +50,13 @@ def fit(kind: texts.Kind, seed: int, limit: int, count_tokens) -> texts.Text:
     if kind.long:
         text = texts.text_of(kind, seed, LONG_UNITS)
         if (count := count_tokens(text.prompt)) > limit:
-            raise CaptureError(f"{kind.name}: its prompt has {count} tokens, expected at most {limit}",
-                               EXIT_USAGE)
+            raise UsageError(f"{kind.name}: its prompt has {count} tokens, expected at most {limit}")
         return text
 
     def tokens(units: int) -> int:
         try:
             return count_tokens(texts.text_of(kind, seed, units).prompt)
-        except CaptureError:
+        except Error:
             if units == 1:
                 raise
             return limit + 1   # a text that somebody wrote ends before
@@ -67,7 +66,7 @@ def fit(kind: texts.Kind, seed: int, limit: int, count_tokens) -> texts.Text:
         high *= 2
     units = bisect_right(range(high), limit, high // 2, key=tokens) - 1
     if not units:
-        raise CaptureError(f"{kind.name}: its shortest prompt has {tokens(1)} tokens", EXIT_USAGE)
+        raise UsageError(f"{kind.name}: its shortest prompt has {tokens(1)} tokens")
     return texts.text_of(kind, seed, units)
 
 
@@ -90,8 +89,8 @@ def steps_of_answer(name: str, prompt, steps: int, otherwise: str = "") -> int:
     """What the text behind <compress/> in a prompt, which counts as later steps, leaves of `steps`."""
     forced = len(prompt.ids) - prompt.prompt_len
     if forced >= steps:
-        raise CaptureError(f"{name}: the request after <compress/> has {forced} tokens, --steps {steps} leaves "
-                           f"none of the answer: expected more{otherwise}", EXIT_USAGE)
+        raise UsageError(f"{name}: the request after <compress/> has {forced} tokens, --steps {steps} leaves "
+                         f"none of the answer: expected more{otherwise}")
     return steps - forced
 
 

@@ -14,8 +14,8 @@ import json
 import re
 from dataclasses import dataclass, field
 
+from ..errors import DataError
 from ..plain import BYTE_ORDER_MARK
-from .errors import CaptureError
 
 MARKER = re.compile(r"<(?P<end>/?)(?P<kind>span|turn|compress)\b(?P<rest>[^<>\n]*)>")
 ATTRIBUTE = {"span": "name", "turn": "role"}
@@ -64,7 +64,7 @@ class Conversation:
 def check_span_name(name: str, where: str) -> None:
     """Names end up in policy records such as `whitelist=defense+12-19`, hence the limits."""
     if not name or re.search(r"[+,=\s]", name) or re.fullmatch(r"\d+(-\d+)?", name):
-        raise CaptureError(
+        raise DataError(
             f'{where}: span name "{name}": expected a name without + , = or white space that '
             "does not look like a range such as 12-19")
 
@@ -94,7 +94,7 @@ def _parse(text: str, where: str) -> Conversation:
 
     def refuse(wrong: object, message: str) -> None:
         if wrong:
-            raise CaptureError(f"{here()}: {message}")
+            raise DataError(f"{here()}: {message}")
 
     # A marker with a slip of the keyboard would be text of the prompt, and nobody would know.
     for tag in LIKE_MARKER.finditer(text):
@@ -153,11 +153,11 @@ def _parse(text: str, where: str) -> Conversation:
 
 def _check(conversation: Conversation, where: str) -> Conversation:
     if not conversation.turns or not any(turn.text for turn in conversation.turns):
-        raise CaptureError(f"{where}: the prompt is empty")
+        raise DataError(f"{where}: the prompt is empty")
     names = [name for turn in conversation.turns for name, _, _ in turn.spans]
     for name in names:
         if names.count(name) > 1:
-            raise CaptureError(f'{where}: span "{name}" comes twice; expected distinct names')
+            raise DataError(f'{where}: span "{name}" comes twice; expected distinct names')
     return conversation
 
 
@@ -171,22 +171,22 @@ def parse_chat_json(text: str, where: str) -> Conversation:
     try:
         messages = json.loads(text.removeprefix(BYTE_ORDER_MARK))
     except ValueError as error:
-        raise CaptureError(f"{where}: not valid JSON: {error}") from None
+        raise DataError(f"{where}: not valid JSON: {error}") from None
     if not isinstance(messages, list):
-        raise CaptureError(f"{where}: expected a JSON list of messages")
+        raise DataError(f"{where}: expected a JSON list of messages")
     turns = []
     for index, message in enumerate(messages):
         match message:
             case {"role": str(role), "content": str(content)}:
                 turn, *more = _parse(content, f"{where}: message {index}").turns
             case _:
-                raise CaptureError(f'{where}: message {index}: expected {{"role": "...", "content": "..."}}')
+                raise DataError(f'{where}: message {index}: expected {{"role": "...", "content": "..."}}')
         if more or turn.role is not None:
-            raise CaptureError(f"{where}: message {index}: <turn> inside a JSON message")
+            raise DataError(f"{where}: message {index}: <turn> inside a JSON message")
         turn.role = role
         turns.append(turn)
     if sum(turn.compress_at is not None for turn in turns) > 1:
-        raise CaptureError(f"{where}: {SECOND_COMPRESS}")
+        raise DataError(f"{where}: {SECOND_COMPRESS}")
     return _check(Conversation(turns), where)
 
 

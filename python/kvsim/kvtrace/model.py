@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from ..errors import line_of
+from ..errors import DataError, Error, line_of
 from .built_in import BUILT_IN
-from .errors import EXIT_FAILURE, CaptureError
 from .gguf_file import GgufFile
 from .gguf_tokenizer import make_tokenizer, read_tokenizer
 from .unpacked import unpacked
@@ -108,15 +107,15 @@ def find_model(model: str, gguf: str | None) -> Found:
     path, inside = Path(model), f", {gguf}" if gguf else ""
     if path.is_file():
         if path.suffix != ".gguf":
-            raise CaptureError(f"{model}: expected a folder, a Hugging Face name or a .gguf file")
+            raise DataError(f"{model}: expected a folder, a Hugging Face name or a .gguf file")
         return Found([path], path.stem, path.name)
     if path.is_dir():
         if gguf and not (path / gguf).is_file():
-            raise CaptureError(f"{path / gguf}: no such file")
+            raise DataError(f"{path / gguf}: no such file")
         name = path.resolve().name
         return Found([path / gguf] if gguf else [], name, name + inside)
     if model.startswith((".", "/", "~")):
-        raise CaptureError(f"{model}: no such folder")
+        raise DataError(f"{model}: no such folder")
     from transformers.utils import cached_file
 
     return Found([Path(cached_file(model, gguf))] if gguf else [], model, model + inside)
@@ -132,8 +131,7 @@ def import_torch(threads: int):
         import torch
         import transformers
     except ImportError as error:
-        raise CaptureError(f"{error}; capturing needs: pip install -r data/requirements.txt",
-                           EXIT_FAILURE) from None
+        raise Error(f"{error}; capturing needs: pip install -r data/requirements.txt") from None
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     huggingface_hub.utils.logging.set_verbosity_error()
@@ -160,8 +158,8 @@ def check_tokenizer(tokenizer, model: str) -> None:
     """Where its files are missing transformers makes a tokenizer that knows no words."""
     words = tokenizer("Which words are known?", add_special_tokens=False)["input_ids"]
     if set(words) <= set(tokenizer.all_special_ids):
-        raise CaptureError(f"{model}: its tokenizer knows no words: found none of tokenizer.json, "
-                           "tokenizer.model and vocab.json; copy them from where the model is from")
+        raise DataError(f"{model}: its tokenizer knows no words: found none of tokenizer.json, "
+                        "tokenizer.model and vocab.json; copy them from where the model is from")
 
 
 def check_layers(config, layers: list[int]) -> None:
@@ -169,7 +167,7 @@ def check_layers(config, layers: list[int]) -> None:
     last = int(config.get_text_config().num_hidden_layers) - 1
     for layer in layers:
         if layer > last:
-            raise CaptureError(f"layer {layer}: the model has layers 0..{last}")
+            raise DataError(f"layer {layer}: the model has layers 0..{last}")
 
 
 @no_collections()
@@ -192,7 +190,7 @@ def load_model(model: str, gguf: str | None, dtype: str, device: str, threads: i
         tokenizer, loaded = _load_gguf(GgufFile(found.gguf), model, dtype, layers) if found.gguf else \
             _load(model, dtype, layers, lambda: _read(transformers.AutoTokenizer, model))
     except (OSError, ValueError, ImportError, KeyError, SafetensorError) as error:
-        raise CaptureError(f"{model}: {said}: {line_of(error)[:300]}") from None
+        raise DataError(f"{model}: {said}: {line_of(error)[:300]}") from None
     finally:
         gguf_utils.tqdm = bar
     check_tokenizer(tokenizer, model)

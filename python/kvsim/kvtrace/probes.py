@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from ..errors import DataError, UsageError
 from ..plain import read_text
 from .cache_names import cache_in, with_cache
-from .errors import EXIT_USAGE, CaptureError
 from .generate import Sampling, generate
 from .layers import find_attention_layers, hooked
 from .model import LoadedModel
@@ -65,8 +65,8 @@ def split_spec(spec: str) -> tuple[str, str]:
         return kind, rest
     if kind == "file" and rest:
         return kind, rest
-    raise CaptureError(f'probe "{spec}": expected repeat[:CHUNK][:gradient], '
-                       "repeat-text[:CHUNK][:gradient], draft:K or file:QUESTIONS", EXIT_USAGE)
+    raise UsageError(f'probe "{spec}": expected repeat[:CHUNK][:gradient], '
+                     "repeat-text[:CHUNK][:gradient], draft:K or file:QUESTIONS")
 
 
 def _around_user_text(tokenizer, raw: bool) -> tuple[str, str]:
@@ -103,7 +103,7 @@ def _questions(loaded: LoadedModel, prompt: list[int], file: Path, raw: bool, pr
     """A probe per line: a question and, after a tab, its answer; else the model's own answer."""
     lines = [line for line in read_text(file).splitlines() if line.strip()]
     if not lines:
-        raise CaptureError(f"{file}: no questions; expected one a line")
+        raise DataError(f"{file}: no questions; expected one a line")
     suffix = _encode(loaded.tokenizer, _around_user_text(loaded.tokenizer, raw)[1])
     probes = []
     for number, line in enumerate(lines, 1):
@@ -138,7 +138,7 @@ def make_probes(loaded: LoadedModel, specs: list[str], prompt: list[int], raw: b
     names = [probe.name for probe in probes]
     for name in names:
         if names.count(name) > 1:
-            raise CaptureError(f"probe {name}: asked for twice", EXIT_USAGE)
+            raise UsageError(f"probe {name}: asked for twice")
     return probes
 
 

@@ -5,8 +5,7 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from itertools import pairwise
 
-from ..errors import line_of
-from .errors import CaptureError
+from ..errors import DataError, line_of
 from .markup import Conversation, Turn
 
 # Stand-ins for markers while the chat template runs: the last plane of private-use characters,
@@ -46,8 +45,8 @@ def _apply_template(tokenizer, turns: list[Turn], texts: list[str], generate: bo
                                              add_generation_prompt=generate and not continues,
                                              continue_final_message=continues)
     except Exception as error:  # templates raise whatever their authors chose
-        raise CaptureError("the model's chat template refuses this prompt: "
-                           f"{line_of(error)}") from None
+        raise DataError("the model's chat template refuses this prompt: "
+                        f"{line_of(error)}") from None
 
 
 def _follow(tokenizer, turns: list[Turn]) -> tuple[str, dict[tuple[int, int], int]]:
@@ -56,7 +55,7 @@ def _follow(tokenizer, turns: list[Turn]) -> tuple[str, dict[tuple[int, int], in
     marks, texts = [], []
     for at, turn in enumerate(turns):
         if SENTINEL.search(turn.text):
-            raise CaptureError("the prompt holds private-use characters of Unicode's plane 16")
+            raise DataError("the prompt holds private-use characters of Unicode's plane 16")
         offsets = {offset for _, begin, end in turn.spans for offset in (begin, end)}
         offsets = sorted(offsets | ({turn.compress_at} - {None}))
         pieces = [turn.text[begin:end] for begin, end in pairwise([0, *offsets, len(turn.text)])]
@@ -67,27 +66,27 @@ def _follow(tokenizer, turns: list[Turn]) -> tuple[str, dict[tuple[int, int], in
     for passed, sentinel in enumerate(SENTINEL.finditer(marked)):
         mark = marks[ord(sentinel[0]) - FIRST_SENTINEL]
         if mark in found:
-            raise CaptureError("the chat template repeats a text that holds markers")
+            raise DataError("the chat template repeats a text that holds markers")
         found[mark] = sentinel.start() - passed
     if len(found) < len(marks):
-        raise CaptureError("the chat template leaves out a text that holds markers")
+        raise DataError("the chat template leaves out a text that holds markers")
     text = SENTINEL.sub("", marked)
     if text != _apply_template(tokenizer, turns, [turn.text for turn in turns], True):
-        raise CaptureError("the chat template changes the prompt when markers stand in it")
+        raise DataError("the chat template changes the prompt when markers stand in it")
     return text, found
 
 
 def render(tokenizer, conversation: Conversation, raw: bool) -> RenderedPrompt:
     """Applies the chat template, unless `raw` or the tokenizer has none, and follows the markers.
 
-    A conversation without <turn> markers is one user turn. Raises CaptureError when the template
+    A conversation without <turn> markers is one user turn. Raises Error when the template
     cannot be followed, for instance because it has no system role.
     """
     turns = conversation.turns
     if raw or getattr(tokenizer, "chat_template", None) is None:
         if len(turns) > 1 or turns[0].role is not None:
             reason = "--raw was given" if raw else "this tokenizer has no chat template"
-            raise CaptureError(f"the prompt has turns with roles, but {reason}")
+            raise DataError(f"the prompt has turns with roles, but {reason}")
         only = turns[0]
         return RenderedPrompt(only.text, only.spans, only.compress_at, add_special_tokens=True)
 
@@ -105,10 +104,10 @@ def render(tokenizer, conversation: Conversation, raw: bool) -> RenderedPrompt:
 def _end_of_turns(tokenizer, turns: list[Turn], count: int, full_text: str) -> int:
     """Where the rendered text of the first `count` turns ends, end-of-turn marks included."""
     if count == 0:
-        raise CaptureError("<compress/> before the first turn leaves nothing to compress")
+        raise DataError("<compress/> before the first turn leaves nothing to compress")
     first = _apply_template(tokenizer, turns[:count], [t.text for t in turns[:count]], False)
     if not full_text.startswith(first):
-        raise CaptureError(
+        raise DataError(
             "this chat template does not render the first turns as a prefix of the whole chat; "
             "put <compress/> inside a turn instead")
     return len(first)
@@ -137,7 +136,7 @@ def tokenize(tokenizer, prompt: RenderedPrompt, answer: str = "") -> TokenizedPr
     The prompt ends (prompt_len) at <compress/>, else where the answer begins, else at the end.
     """
     if not getattr(tokenizer, "is_fast", False):
-        raise CaptureError(
+        raise DataError(
             f"{type(tokenizer).__name__} gives no character offsets: a fast tokenizer is needed")
     text = prompt.text + answer
     encoded = tokenizer(text, add_special_tokens=prompt.add_special_tokens,
@@ -147,15 +146,15 @@ def tokenize(tokenizer, prompt: RenderedPrompt, answer: str = "") -> TokenizedPr
     boundary = len(prompt.text) if prompt.compress_at is None else prompt.compress_at
     prompt_len = bisect_left(anchors, boundary)
     if prompt_len == 0:
-        raise CaptureError("no tokens before the compression point: nothing to compress")
+        raise DataError("no tokens before the compression point: nothing to compress")
 
     spans = []
     for name, begin, end in prompt.spans:
         first, last = bisect_left(anchors, begin), bisect_left(anchors, end)
         if first == last:
-            raise CaptureError(f'span "{name}" is too short: no token begins in it')
+            raise DataError(f'span "{name}" is too short: no token begins in it')
         if last > prompt_len:
-            raise CaptureError(
+            raise DataError(
                 f'span "{name}" covers tokens {first}..{last - 1}, but the prompt is compressed '
                 f"at token {prompt_len}; spans lie before <compress/>")
         spans.append((name, first, last))

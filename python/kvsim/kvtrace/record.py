@@ -21,7 +21,6 @@ from ..errors import Error, line_of
 from ..trace import Layer
 from .between import between, weight_of
 from .cache_names import few_logits
-from .errors import EXIT_FAILURE, CaptureError
 from .layers import find_attention_layers, hooked
 from .stream import StreamWatch
 from .writer import TraceWriter, as_array
@@ -31,7 +30,7 @@ REGISTERED_NAME = "kvtrace_recorder"
 EAGER_BLOCK_BYTES = 256 << 20
 
 
-class OtherAttention(CaptureError):
+class OtherAttention(Error):
     """An attention that a trace cannot describe."""
 
 
@@ -100,8 +99,8 @@ def running(model):
     except (Error, MemoryError):
         raise
     except Exception as error:
-        raise CaptureError(f"{type(model).__name__}: its forward ends in {type(error).__name__}: "
-                           f"{line_of(error)[:200]}", EXIT_FAILURE) from None
+        raise Error(f"{type(model).__name__}: its forward ends in {type(error).__name__}: "
+                    f"{line_of(error)[:200]}") from None
 
 
 def last_logits(model, ids, rows: int = 1, **given):
@@ -222,23 +221,22 @@ class Recorder:
         own = last_logits(self.model, [ids], **(beside or {}))[0, -1]
         error = off(self.last_logits, own)
         if not error < 2 * self.tolerance:
-            raise CaptureError(
+            raise Error(
                 f"{type(self.model).__name__}: asks for the name of its attention function and does "
                 f"something else under that of a recorder: logits differ by {error:.2g}, as where "
-                "attention is sparse", EXIT_FAILURE)
+                "attention is sparse")
 
     def check_complete(self) -> None:
         """Refuses a model that went past the recorder in a wanted layer."""
         if len(self.done) != len(self.wanted):
             lost = sorted(self.wanted - set(self.done))
             if lost[0] in self.other:
-                raise CaptureError(
+                raise Error(
                     f"layer {lost[0]}: {type(self.modules[lost[0]].attention).__name__} "
-                    f"{self.other[lost[0]]}", EXIT_FAILURE)
-            raise CaptureError(
+                    f"{self.other[lost[0]]}")
+            raise Error(
                 f"layer {lost[0]}: {type(self.model).__name__} does not go through "
-                "transformers' ALL_ATTENTION_FUNCTIONS; this model cannot be captured",
-                EXIT_FAILURE)
+                "transformers' ALL_ATTENTION_FUNCTIONS; this model cannot be captured")
 
     def hooks(self) -> list:
         """What listens in beside the attention itself."""
@@ -297,8 +295,7 @@ class Recorder:
             raise OtherAttention(
                 f"layer {layer}: attention recomputed from q, k, v differs from the model's by "
                 f"{error:.2g} (tolerance {self.tolerance:.0e}): this attention is not softmax "
-                "over a causal or sliding window, which is all that a trace can describe",
-                EXIT_FAILURE)
+                "over a causal or sliding window, which is all that a trace can describe")
 
     def between(self, layer: int, trail, output) -> dict:
         """Finds what stands between heads and stream, and refuses what a trace cannot describe: all that
@@ -310,15 +307,14 @@ class Recorder:
             real = self.watch.contribution(trail, output)
             weight = weight_of(parts.projection)
             if weight.ndim != 2 or weight.shape[1] != real.heads.shape[1]:
-                raise CaptureError(
+                raise Error(
                     f"{projection}: found a weight of shape {list(weight.shape)}, expected "
-                    f"[D, {real.heads.shape[1]}]; quantised weights must be loaded unquantised",
-                    EXIT_FAILURE)
+                    f"[D, {real.heads.shape[1]}]; quantised weights must be loaded unquantised")
             return between(real, parts.projection, (block, projection), self.positions,
                            self.watch.positions, self.stream_tolerance)
-        except CaptureError as error:
-            raise CaptureError(f"layer {layer}: {block} ({type(parts.block).__name__}): {error}, "
-                               "which a trace cannot describe", EXIT_FAILURE) from None
+        except Error as error:
+            raise Error(f"layer {layer}: {block} ({type(parts.block).__name__}): {error}, "
+                        "which a trace cannot describe") from None
 
     def _write(self, layer: int, call: dict) -> None:
         self.refuse_other_attention(layer, call)

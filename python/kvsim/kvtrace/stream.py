@@ -15,7 +15,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from .errors import EXIT_FAILURE, CaptureError
+from ..errors import Error
 from .layers import AttentionLayer
 
 MULTIPLICATIONS = (torch.ops.aten.mul.Tensor, torch.ops.aten.mul_.Tensor)
@@ -113,20 +113,19 @@ class StreamWatch(TorchDispatchMode):
         """Says what the layer added, as its block gives `output`."""
         output = output[0] if isinstance(output, tuple) else output
         if "projected" not in trail.found:
-            raise CaptureError("what its heads put out does not reach the output projection",
-                               EXIT_FAILURE)
+            raise Error("what its heads put out does not reach the output projection")
         if not trail.added:
-            raise CaptureError(
+            raise Error(
                 "what the output projection gives is "
                 + ("not added to the residual stream" if trail.elsewhere is None else
                    "added to a mixture of several streams" if trail.elsewhere < SAME else
                    "added to a vector that differs from the residual stream by "
-                   f"{trail.elsewhere:.2g}"), EXIT_FAILURE)
+                   f"{trail.elsewhere:.2g}"))
         if id(output) not in trail.stream:
             last = self.rows_of(next(reversed(trail.stream.values())))
-            raise CaptureError(
+            raise Error(
                 "what leaves it differs from the residual stream and all that was added to it by "
-                f"{relative(self.rows_of(output), last):.2g}", EXIT_FAILURE)
+                f"{relative(self.rows_of(output), last):.2g}")
         return Contribution(**trail.found)
 
     def _passed(self, module, args) -> None:

@@ -3,10 +3,9 @@
 import hashlib
 from pathlib import Path
 
-from ..errors import reads_file
+from ..errors import DataError, UsageError, reads_file
 from ..trace import Trace
 from .built_in import built_in_of
-from .errors import EXIT_USAGE, CaptureError
 
 # A cache that differs by more than this from the trace's is another model's. A bfloat16 trace
 # rounds to 0.4 %, and lower precision in the model's own arithmetic adds a few times that.
@@ -24,8 +23,8 @@ class TokenTrace(Trace):
         self.later = later
         ids = self.tokens
         if ids is None or ids.ndim != 1 or not 0 < self.prompt_len < len(ids):
-            raise CaptureError(f"{path}: tokens/id: found none for every position; a model can "
-                               "only run again on tokens that the trace holds")
+            raise DataError(f"{path}: tokens/id: found none for every position; a model can "
+                            "only run again on tokens that the trace holds")
 
     @reads_file("a trace")
     def run_tokens(self) -> list[int]:
@@ -34,8 +33,8 @@ class TokenTrace(Trace):
             return [int(token) for token in self.tokens]
         name = f"probes/{self.later}/token_id"
         if name not in self._file:
-            raise CaptureError(f"{self.path}: {name}: missing; a model can only run again on tokens "
-                               "that the trace holds")
+            raise DataError(f"{self.path}: {name}: missing; a model can only run again on tokens "
+                            "that the trace holds")
         return [int(token) for token in (*self.tokens[: self.prompt_len], *self._file[name][()])]
 
     @reads_file("a trace")
@@ -52,23 +51,22 @@ class TokenTrace(Trace):
 
         known = self.source.get("token_ids_sha256")
         if known is None or "config_sha256" not in self.source:
-            raise CaptureError(f"{self.path}: attribute source lacks the digests of tokens and "
-                               "model configuration that kvsim capture writes")
+            raise DataError(f"{self.path}: attribute source lacks the digests of tokens and "
+                            "model configuration that kvsim capture writes")
         if token_digest(self.tokens) != known:
-            raise CaptureError(f"{self.path}: tokens/id: other tokens than the captured ones "
-                               "(digest differs from source)")
+            raise DataError(f"{self.path}: tokens/id: other tokens than the captured ones "
+                            "(digest differs from source)")
 
     def check_inputs(self, inputs) -> None:
         """Images and sounds are not in a trace: they must be given again, and only where they were."""
         names = self.source.get("inputs", [])
         if bool(names) != (inputs is not None):
-            raise CaptureError(
+            raise UsageError(
                 f"{self.path}: captured with {', '.join(names)} beside its tokens, which no trace holds: "
                 "give them again, kvsim.closed_loop(model, results, inputs=inputs)" if names else
-                f"{self.path}: captured from text alone: expected no inputs", EXIT_USAGE)
+                f"{self.path}: captured from text alone: expected no inputs")
         if inputs is not None and inputs.ids != [int(one) for one in self.tokens[: self.prompt_len]]:
-            raise CaptureError(f"{self.path}: inputs: found other tokens than the trace's prompt",
-                               EXIT_USAGE)
+            raise UsageError(f"{self.path}: inputs: found other tokens than the trace's prompt")
 
     def check_results(self, results) -> None:
         import xxhash
@@ -76,18 +74,18 @@ class TokenTrace(Trace):
         with open(self.path, "rb") as file:
             digest = hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
         if results.trace_digest != f"xxh3-128:{digest}":
-            raise CaptureError(f"{results.path}: made from another trace than {self.path} "
-                               f"(its digest is {results.trace_digest})")
+            raise DataError(f"{results.path}: made from another trace than {self.path} "
+                            f"(its digest is {results.trace_digest})")
 
     def model_name(self) -> str:
         source = str(self.source.get("model_source", ""))
         if known := built_in_of(source):
             return known
         if source.endswith(" of the caller") and not self._can_be_loaded():
-            raise CaptureError(
+            raise UsageError(
                 f"{self.path}: captured in Python from a model that has no name to load it by "
                 f"({self.model}): --model NAME|FOLDER says where it is, --gguf FILE which file; or "
-                "run kvsim.closed_loop(model, results) in Python", EXIT_USAGE)
+                "run kvsim.closed_loop(model, results) in Python")
         return self.model
 
     def _can_be_loaded(self) -> bool:
@@ -101,8 +99,8 @@ class TokenTrace(Trace):
         from .model import config_digest
 
         if config_digest(loaded.config) != self.source["config_sha256"]:
-            raise CaptureError(f"{self.path}: captured from another model ({self.model}) than "
-                               f"{loaded.name}: the digests of their configurations differ")
+            raise DataError(f"{self.path}: captured from another model ({self.model}) than "
+                            f"{loaded.name}: the digests of their configurations differ")
 
     def check_cache(self, loop) -> None:
         """Equal configurations are not equal weights: the cache must be the captured one, too."""
@@ -112,10 +110,10 @@ class TokenTrace(Trace):
         keys = self.layer(layer).keys[:, :self.prompt_len].astype(np.float64)
         found = loop.prompt_keys(layer)
         if found.shape != keys.shape:
-            raise CaptureError(f"{self.path}: cannot compare the keys of layer {layer}: found "
-                               f"{list(keys.shape)}, expected {list(found.shape)}")
+            raise DataError(f"{self.path}: cannot compare the keys of layer {layer}: found "
+                            f"{list(keys.shape)}, expected {list(found.shape)}")
         difference = np.linalg.norm(found - keys) / np.linalg.norm(keys)
         if not difference < SAME_CACHE:
             other = "weights or inputs" if loop.inputs else "weights"
-            raise CaptureError(f"{self.path}: captured from other {other}: the keys of layer "
-                               f"{layer} differ by {difference:.2g} (relative)")
+            raise DataError(f"{self.path}: captured from other {other}: the keys of layer "
+                            f"{layer} differ by {difference:.2g} (relative)")

@@ -12,9 +12,8 @@ from typing import Any
 import h5py
 import numpy as np
 
-from ..errors import UsageError
+from ..errors import Error, UsageError
 from ..whole import check_target, create_hdf5, whole_file
-from .errors import EXIT_FAILURE, EXIT_USAGE, CaptureError
 
 # Arguments of probe_rows that are stored in the trace's own type.
 STORED_PROBE_NAMES = {"queries": "q", "keys": "k", "values": "v", "gate": "gate"}
@@ -40,8 +39,8 @@ def check_room(path: Path, size: int) -> None:
     disk = os.statvfs(path.parent)
     free = disk.f_bavail * disk.f_frsize
     if free < size + SPARE:
-        raise CaptureError(f"{path}: the disk is full: found {free / 1e6:.2f} MB free, expected at least "
-                           f"{(size + SPARE) / 1e6:.2f} MB", EXIT_FAILURE)
+        raise Error(f"{path}: the disk is full: found {free / 1e6:.2f} MB free, expected at least "
+                    f"{(size + SPARE) / 1e6:.2f} MB")
 
 
 def as_array(values: Any) -> np.ndarray:
@@ -86,7 +85,7 @@ def check_axes(index: int, name: str, array: np.ndarray, sizes: tuple[int | None
             cause = f"the last two axes are swapped: give np.swapaxes({name}, 1, 2)"
         elif name == "queries" and axis == 1 and found[1] > sizes[1]:
             cause = "query_positions names fewer: give queries[:, query_positions]"
-    raise CaptureError(said + (f"; {cause}" if cause else ""), EXIT_USAGE)
+    raise UsageError(said + (f"; {cause}" if cause else ""))
 
 
 @dataclass
@@ -170,8 +169,8 @@ class TraceWriter:
     def __init__(self, path: str | os.PathLike, stored_type: str = "float16", *,
                  overwrite: bool = False):
         if stored_type not in STORED_TYPES:
-            raise CaptureError(f"stored_type {stored_type}: expected one of "
-                               + ", ".join(STORED_TYPES), EXIT_USAGE)
+            raise UsageError(f"stored_type {stored_type}: expected one of "
+                             + ", ".join(STORED_TYPES))
         self.path = Path(path)
         try:
             check_target(self.path, overwrite, [])
@@ -190,15 +189,15 @@ class TraceWriter:
             temporary = self.stack.enter_context(whole_file(self.path))
             self.file = self.stack.enter_context(create_hdf5(temporary))
         except OSError as error:
-            raise CaptureError(f"{self.path}: cannot write: {error}", EXIT_FAILURE) from None
+            raise Error(f"{self.path}: cannot write: {error}") from None
         return self
 
     def __exit__(self, kind, error, trace) -> None:
         try:
             if kind is None:
                 if not self.sizes:
-                    raise CaptureError(f"{self.path}: no layer was written: call describe(...) once, "
-                                       "then layer(...) for every layer", EXIT_USAGE)
+                    raise UsageError(f"{self.path}: no layer was written: call describe(...) once, "
+                                     "then layer(...) for every layer")
                 if self.rotations is not None:
                     self._write_rotations(self.rotations)
         except BaseException:
@@ -230,16 +229,16 @@ class TraceWriter:
         """
         positions = np.asarray(list(query_positions), dtype=np.int64)
         if positions.ndim != 1 or not len(positions) or (np.diff(positions) <= 0).any():
-            raise CaptureError("query_positions: expected ascending positions", EXIT_USAGE)
+            raise UsageError("query_positions: expected ascending positions")
         total = int(positions[-1]) + 1 if total_len is None else int(total_len)
         if not 0 < prompt_len <= total or positions[-1] >= total or positions[0] < 0:
-            raise CaptureError(f"prompt_len {prompt_len}, total_len {total}, queries at "
-                               f"{positions[0]}..{positions[-1]}: expected 0 < prompt_len <= "
-                               "total_len and queries below total_len", EXIT_USAGE)
+            raise UsageError(f"prompt_len {prompt_len}, total_len {total}, queries at "
+                             f"{positions[0]}..{positions[-1]}: expected 0 < prompt_len <= "
+                             "total_len and queries below total_len")
         for name, given in (("tokens", tokens), ("text", text)):
             if given is not None and len(given) != total:
-                raise CaptureError(f"{name}: found {len(given)}, expected one for each of {total} "
-                                   "positions", EXIT_USAGE)
+                raise UsageError(f"{name}: found {len(given)}, expected one for each of {total} "
+                                 "positions")
         self.positions, self.total_len = positions, total
         spans = sorted(spans, key=lambda span: (span[1], -span[2]))
         for name, value in {
@@ -315,7 +314,7 @@ class TraceWriter:
             inner, outer: norms before and behind W_O.
         """
         if self.positions is None:
-            raise CaptureError("layer() before describe()", EXIT_USAGE)
+            raise UsageError("layer() before describe()")
         queries, keys, values, wo = map(as_array, (queries, keys, values, wo))
         scale = float(queries.shape[-1] ** -0.5 if scale is None else scale)
         self._keep_sizes(index, queries, keys, values, wo, scale)
@@ -338,8 +337,8 @@ class TraceWriter:
     def _write_gate(self, index: int, gate: Any, wanted: tuple[int, int, int]) -> None:
         gate = np.asarray(as_array(gate), dtype=np.float32)
         if gate.shape not in (wanted, (*wanted[:2], 1)):
-            raise CaptureError(f"layer {index}: gate: found shape {list(gate.shape)}, expected "
-                               f"{list(wanted)}, or 1 as the last", EXIT_USAGE)
+            raise UsageError(f"layer {index}: gate: found shape {list(gate.shape)}, expected "
+                             f"{list(wanted)}, or 1 as the last")
         self.tensor(f"layers/{index}/gate", gate, f"layer {index}: gate")
 
     def _write_norm(self, index: int, name: str, norm: PathNorm | None, shape: tuple) -> None:
@@ -352,8 +351,8 @@ class TraceWriter:
         for what, (given, wanted) in parts.items():
             array = np.asarray(as_array(given), dtype=np.float32)
             if array.size != np.prod(wanted) or not np.isfinite(array).all():
-                raise CaptureError(f"layer {index}: {name}.{what}: found shape {list(array.shape)}, "
-                                   f"expected {list(wanted)} finite numbers", EXIT_USAGE)
+                raise UsageError(f"layer {index}: {name}.{what}: found shape {list(array.shape)}, "
+                                 f"expected {list(wanted)} finite numbers")
             self.array(f"layers/{index}/{name}_{what}", array.reshape(wanted))
 
     def probe(self, name: str, *, positions: Any, part_begin: Any = (0,), reads: Any = None,
@@ -372,7 +371,7 @@ class TraceWriter:
             checks: [R] tokens whose outputs :meth:`probe_rows` gets.
         """
         if not self.sizes:
-            raise CaptureError("probe() before layer()", EXIT_USAGE)
+            raise UsageError("probe() before layer()")
         group = f"probes/{name}"
         self.array(f"{group}/position", positions, np.int64)
         self.array(f"{group}/part_begin", part_begin, np.int64)
@@ -424,8 +423,8 @@ class TraceWriter:
         width = values.shape[-1]
         check_axes(index, "wo", wo, (heads, width, None))
         if heads % kv_heads:
-            raise CaptureError(f"layer {index}: queries have {heads} heads, keys {kv_heads}: "
-                               "expected a multiple of the KV heads", EXIT_USAGE)
+            raise UsageError(f"layer {index}: queries have {heads} heads, keys {kv_heads}: "
+                             "expected a multiple of the KV heads")
         sizes = {"num_query_heads": heads, "num_kv_heads": kv_heads, "head_dim": dim,
                  "hidden_size": wo.shape[-1]}
         if not self.sizes:
@@ -433,8 +432,8 @@ class TraceWriter:
             for name, value in {**sizes, "attention_scale": scale}.items():
                 self.attribute(name, value)
         if sizes != self.sizes:
-            raise CaptureError(f"layer {index}: shapes {sizes}, but earlier layers have "
-                               f"{self.sizes}; choose layers of one shape", EXIT_FAILURE)
+            raise Error(f"layer {index}: shapes {sizes}, but earlier layers have "
+                        f"{self.sizes}; choose layers of one shape")
 
     def attribute(self, name: str, value: Any, group: str = "/") -> None:
         """None is not written, here and below."""
@@ -470,9 +469,9 @@ class TraceWriter:
         finite = np.isfinite(values)
         if not finite.all():
             what = "NaN" if np.isnan(values[tuple(np.argwhere(~finite)[0])]) else "infinity"
-            raise CaptureError(
+            raise Error(
                 f"{called}: {what} {place_of(~finite)}: the model's own arithmetic overflowed, "
-                "often in float16: run it in float32 or bfloat16", EXIT_FAILURE)
+                "often in float16: run it in float32 or bfloat16")
         if self.stored_type == "bfloat16":
             # A finite float32 above the largest bfloat16 would round to infinity.
             stored = bfloat16_bits(values)
@@ -483,7 +482,7 @@ class TraceWriter:
             fits = np.isfinite(stored)
         if not fits.all():
             first = float(values[tuple(np.argwhere(~fits)[0])])
-            raise CaptureError(
+            raise Error(
                 f"{called}: {first:.6g} {place_of(~fits)} does not fit {self.stored_type}; use "
-                f"{self.wider}", EXIT_FAILURE)
+                f"{self.wider}")
         return stored
