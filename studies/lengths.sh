@@ -7,12 +7,12 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 dir=$(realpath -m "${1:-build/lengths}")
 ready_for_two_models
-finding generated "$dir"
+finding generated "$dir/texts"
 while IFS=$'\t' read -r experiment documents; do
   if [ -n "$documents" ]; then
     documents_where "$dir/documents" "$documents"
   else
-    texts=(--texts "$dir/generated")
+    texts=(--texts "$dir/texts/generated")
   fi
   study_two_models "$dir/$experiment" lengths --options "$experiment"
 done < <(finding lengths --experiments)
