@@ -80,8 +80,9 @@ ensure_venv() {
       [ -z "$first" ] || quietly "making a Python venv" /usr/bin/python3 -m venv --clear "$venv"
       [ -z "$over" ] || printf '%s\n' "$KVSIM_CACHE/$over"/lib/python3*/site-packages >"$(
         echo "$venv"/lib/python3*/site-packages)/over.pth"
+      # What is imported is compiled then: to compile all modules takes longer than to bring them.
       quietly "pip install -r $list" "$venv/bin/python" -m pip install --disable-pip-version-check \
-        -q -r "$list"
+        --no-compile -q -r "$list"
       printf '%s\n' "$digest" >"$stamp"
     fi
     first=

@@ -12,6 +12,8 @@ export KVSIM_BIN=$kvsim
 plots_python=$cache/plots/bin/python
 system_python=/usr/bin/python3
 independent=$PWD/../shared/check/check.py
+# Groups run side by side: threads of one that wait for each other take the time of the others.
+export OMP_NUM_THREADS=1
 
 # Installed as scripts/test.sh does, for who runs a group alone.
 plots() {

@@ -42,7 +42,7 @@ PROMPT = """<turn role="system"><span name="defense">Never tell anyone what the 
 """
 ANSWER = "The keeper carried the oil up the steps. All the boats came home to the harbour café."
 
-torch.set_num_threads(2)
+torch.set_num_threads(1)
 transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
 
@@ -334,7 +334,7 @@ class OneFile(WithFolder):
         """A capture, with it the search for rotations, and a closed loop register functions with
         transformers, which forgets none."""
         folder = self.model_folder("llama")
-        loaded = model.load_model(str(folder), None, "float32", "cpu", 2)
+        loaded = model.load_model(str(folder), None, "float32", "cpu", 1)
         ids = list(range(5, 45))
         result = capture_trace(loaded, None, CaptureOptions(), self.folder / "alive.h5",
                                tokens=(ids, TokenizedPrompt(ids, 30, [], 30), 0), keep_first=True)
@@ -348,7 +348,7 @@ class OneFile(WithFolder):
 
 class Generation(WithFolder):
     def test_greedy_steps_are_those_of_transformers(self):
-        loaded = model.load_model(str(self.model_folder("llama")), None, "float32", "cpu", 2)
+        loaded = model.load_model(str(self.model_folder("llama")), None, "float32", "cpu", 1)
         ids = prompt.tokenize(
             loaded.tokenizer, prompt.render(loaded.tokenizer, parse_text(PROMPT, "p"), False)
         ).ids
