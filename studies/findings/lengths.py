@@ -35,10 +35,13 @@ FOUR = "NR % 6 == 1 && NR <= 19"   # of the six of why.py
 EXPECTED = tuple(f"expected-attention{form},expected_steps={steps}" for form in ("", ":joint") for steps in (512, 128))
 READ_TWICE = ("kvzip", "kvzip-plus", "kvgrad", plan.REREAD)
 LONG = ("streaming", BASE, "snapkv", *READ_TWICE, *EXPECTED, STREAM)
+#: Presets that compress once and drop what they do not keep.
+ONCE = (*plan.PRESETS, *plan.VARIANTS, *plan.ONCE, "kvzip", "kvzip-plus", "kvzip:uniform", *plan.FURTHER[:-1], *set_aside.OURS)
 EXPERIMENTS = {
     "generated": Experiment("generated", (*set_aside.PUBLISHED, *set_aside.OURS, set_aside.HINDSIGHT), budgets=two_models.BUDGETS),
     "horizon": Experiment("512 later tokens", ("streaming", BASE, "snapkv", "layer-defensivekv:code", "kvzip", "kvgrad", *EXPECTED, STREAM),
                           FOUR, later=512),
+    "presets": Experiment("all presets", ONCE, FOUR, probe=plan.PROBES),
     "chunks": Experiment("2304 tokens, read again in chunks of 512", LONG, FOUR, 2304, probe="repeat:512:gradient"),
     "whole": Experiment("2304 tokens, read again in chunks of 2048", LONG, FOUR, 2304),
     "longest": Experiment("4000 tokens", (*set_aside.PUBLISHED, EXPECTED[2], "restkv:code", STREAM, plan.REREAD, set_aside.HINDSIGHT),
