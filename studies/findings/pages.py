@@ -11,7 +11,7 @@ import re
 import shutil
 from pathlib import Path
 
-from . import (agnostic, choose, claims, contributed, coverage, decoding, details, drawn, instructions, long_tables,
+from . import (agnostic, choose, claims, contributed, coverage, decoding, details, drawn, instructions, lengths, long_tables,
                losses, plan, prediction, quantizing, readings, replays, reread, rivals, runs, second_question, set_aside, shapes, tasks,
                two_models, why)
 
@@ -174,6 +174,8 @@ FROM_TABLES = {
         "chosen": rivals.chosen, "against ours": rivals.against, "parts": rivals.parts}.items()},
     **{f"experiments at {budget}": (lambda studies, budget=budget: table(*why.table(studies, budget)))
        for budget in why.BUDGETS},
+    **{f"lengths, {name}": (lambda studies, name=name: table(*lengths.table(studies, name, 15 if name == "presets" else None)))
+       for name in lengths.EXPERIMENTS},
     "orders of two models": lambda studies: table(*two_models.orders(studies)),
     "fewer entries, fewer bits or both": lambda studies: table(*quantizing.winners(studies)),
     "the full prompt in few bits": lambda studies: table(*quantizing.by_form(studies)),
