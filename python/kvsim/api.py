@@ -1,5 +1,6 @@
 """The commands of the program as functions."""
 
+import contextlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral
@@ -13,7 +14,8 @@ import xarray
 
 from .errors import UsageError
 from .policy import Policy, as_policies, score_files
-from .program import Bar, call, exchange, options, run
+from .program import call, exchange, options, run
+from .progress import Progress
 from .results import open_results
 from .scoring import ScoreFunction
 from .trace import Trace
@@ -118,11 +120,8 @@ def replay(trace: str | PathLike | Trace, policies: PolicyLike | Iterable[Policy
 def _scores(policies: Sequence[Policy], trace: Trace, folder: str | PathLike, layers: Layers | None,
             progress: bool | None) -> None:
     """Scores the functions among `policies` with a bar."""
-    bar = Bar(progress)
-    try:
+    with contextlib.closing(Progress(progress)) as bar:
         score_files(policies, trace, folder, _numbers(layers), bar.show)
-    finally:
-        bar.close()
 
 
 def sweep(config: str | PathLike | Mapping[str, Any], out: str | PathLike, *,

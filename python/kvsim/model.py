@@ -12,7 +12,8 @@ from typing import Any
 import xarray
 
 from .errors import UsageError
-from .program import Bar, call, exchange, in_words_of_python, options
+from .program import call, exchange, in_words_of_python, options
+from .progress import Progress
 from .trace import Trace
 
 #: Traces without a file name of their own live as long as the process.
@@ -131,15 +132,14 @@ def capture(model: Any, tokenizer: Any = None,
 
 
 @contextlib.contextmanager
-def _at_work(model: Any, progress: bool | None) -> Iterator[Bar]:
+def _at_work(model: Any, progress: bool | None) -> Iterator[Progress]:
     """A bar, and the model in evaluation: both as long as the block."""
-    bar, was_training = Bar(progress), model.training
+    was_training = model.training
     try:
-        with in_words_of_python():
+        with in_words_of_python(), contextlib.closing(Progress(progress)) as bar:
             model.eval()
             yield bar
     finally:
-        bar.close()
         model.train(was_training)
 
 

@@ -36,6 +36,11 @@ def counted(count: int, noun: str, several: str = "") -> str:
     return f"{count} {noun if count == 1 else several or noun + 's'}"
 
 
+def duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min" if seconds < 5400 else \
+        f"{seconds / 3600:.1f} h" if seconds < 172800 else f"{seconds / 86400:.1f} days"
+
+
 def near(name: str, known: Iterable[str]) -> str:
     """ " (did you mean X?)" where one of the known names is like it, else nothing."""
     found = difflib.get_close_matches(name, list(known), 1)

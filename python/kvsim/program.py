@@ -5,7 +5,6 @@ cleanly; the results come back through the file that it writes.
 """
 
 import contextlib
-import importlib.util
 import json
 import os
 import re
@@ -20,6 +19,7 @@ from collections.abc import Iterator, Sequence
 
 from .commands import COMMANDS, HERE, environment
 from .errors import Error, UsageError, error_of
+from .progress import Progress
 
 # The program's progress with --progress json: {"progress": 0.37, "what": "..."}.
 PROGRESS = '{"progress":'
@@ -83,45 +83,7 @@ def find_program(given: str | None = None) -> str:
                 "(scripts/quickstart.sh)")
 
 
-#: Seconds; a run that takes less shows no bar.
-SHORT = 1.0
-
-
-def _tqdm():
-    """The bar of notebooks where their widgets are installed: without them it would warn."""
-    if "ipykernel" in sys.modules and importlib.util.find_spec("ipywidgets"):
-        from tqdm.notebook import tqdm
-    else:
-        from tqdm import tqdm
-    return tqdm
-
-
-class Bar:
-    """A bar of tqdm, made when there is something to show: short runs show none."""
-
-    def __init__(self, wanted: bool | None):
-        # A file or a pipe gets no bar unless it is asked for.
-        self.wanted = wanted if wanted is not None else (
-            sys.stderr.isatty() or "ipykernel" in sys.modules)
-        self.bar = None
-
-    def show(self, share: float, what: str) -> None:
-        """`share` in [0, 1] is done, `what` being worked on."""
-        if not self.wanted:
-            return
-        if self.bar is None:
-            self.bar = _tqdm()(total=100, delay=SHORT, unit="%", leave=False,
-                            bar_format="{desc} {percentage:3.0f}%|{bar}| {elapsed}<{remaining}")
-        self.bar.set_description(what, refresh=False)
-        self.bar.update(100 * share - self.bar.n)
-
-    def close(self) -> None:
-        """Takes the bar away."""
-        if self.bar is not None:
-            self.bar.close()
-
-
-def _listen(stream, bar: Bar) -> list[str]:
+def _listen(stream, bar: Progress) -> list[str]:
     """Reads standard error to its end: progress goes to the bar, the rest comes back."""
     lines = []
     for line in stream:
@@ -177,15 +139,12 @@ def run(arguments: Sequence[str | os.PathLike], progress: bool | None = None) ->
     `progress`: show a bar (True), none (False), or one where somebody looks (None). Raises Error
     with the program's line; notes become warnings of the kind KvsimWarning.
     """
-    bar = Bar(progress)
-    words = command(arguments)
-    if bar.wanted:
-        words.append("--progress=json")
     variables = {"KVSIM_PYTHON": sys.executable, **environment()}
     printed: list[str] = []
-    with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                          stderr=subprocess.PIPE, env=variables, text=True,
-                          encoding="utf-8", errors="replace") as process:
+    with contextlib.closing(Progress(progress)) as bar, subprocess.Popen(
+            [*command(arguments), *(["--progress=json"] if bar.draws else [])],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=variables,
+            text=True, encoding="utf-8", errors="replace") as process:
         reader = threading.Thread(target=lambda: printed.append(process.stdout.read()))
         reader.start()
         try:
@@ -196,7 +155,6 @@ def run(arguments: Sequence[str | os.PathLike], progress: bool | None = None) ->
             raise
         finally:
             reader.join()
-            bar.close()
     said = [readable(line) for line in lines]
     if process.returncode == 0:
         for line in said:

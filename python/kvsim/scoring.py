@@ -25,7 +25,8 @@ import numpy as np
 from .errors import DataError, Error, UsageError
 from .kvtrace.writer import as_array
 from .program import call, pass_through
-from .tool import Parser, Progress, run_tool
+from .progress import Progress
+from .tool import Parser, run_tool
 from .trace import Layer, Trace
 from .whole import create_hdf5, whole_file
 

@@ -2,14 +2,12 @@
 program do."""
 
 import argparse
-import json
 import os
 import re
 import signal
 import sys
-import time
 import tomllib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 from pathlib import Path
 
@@ -122,43 +120,6 @@ def put_line(line: object) -> None:
     except OSError as error:
         _drop_output()
         raise Error(f"standard output: cannot be written: {error.strerror}") from None
-
-
-class Progress:
-    """How far a command is: on a terminal a line rewritten in place, with `json` lines for programs. Else,
-    for who reads a log, a line of `log`, the command, for each part of the work and one each half minute."""
-
-    def __init__(self, quiet: bool = False, json: bool = False, log: str = ""):
-        self.json, self.log = json, "" if quiet else log
-        self.line = sys.stderr.isatty() and not quiet and not json
-        self.said, self.part = time.monotonic(), ""
-
-    @classmethod
-    def of(cls, words: Sequence[str]) -> "Progress":
-        """As the words of a command of the program ask for."""
-        return cls("-q" in words or "--quiet" in words,
-                   any(one in ("--progress=json", ("--progress", "json")) for one in (*words, *pairwise(words))))
-
-    def show(self, share: float, what: str, part: str = "") -> None:
-        """`share` in [0, 1] is done, `what` being worked on."""
-        if self.json:
-            print(json.dumps({"progress": share, "what": what}), file=sys.stderr, flush=True)
-        elif self.line:
-            print(f"\r\033[K{share:4.0%} {printable(what)}"[:99], end="", file=sys.stderr, flush=True)
-        elif self.log and (part != self.part or time.monotonic() - self.said > 30):
-            self.said, self.part = time.monotonic(), part
-            print(printable(f"{self.log}: {what}, {share:.0%}"), file=sys.stderr, flush=True)
-
-    def steps(self, stage: str, done: int, total: int) -> None:
-        """Shows a stage of the work, and takes the line away when it is done."""
-        self.show(done / max(total, 1), f"{stage} {done}/{total}")
-        if done == total:
-            self.close()
-
-    def close(self) -> None:
-        """Takes the line away."""
-        if self.line:
-            print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
 def _drop_output() -> None:

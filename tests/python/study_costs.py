@@ -1,7 +1,8 @@
 """The table of docs/study.md: what a study needs of memory, disk and time, by model and machine. Its rates
 were measured once, on the machines that it names."""
 
-from kvsim.studies.cost import GB, Shape, duration, memory_bytes, trace_bytes
+from kvsim.plain import duration
+from kvsim.studies.cost import GB, Shape, memory_bytes, trace_bytes
 from kvsim.studies.settings import BUDGETS, POLICIES
 
 TFLOP = 1e12

@@ -321,17 +321,17 @@ class Progress(WithFiles):
         self.assertIn("--progress: unknown value: found xml", refused.stderr)
 
     def test_the_bar_of_python_follows_it(self):
-        class Shown(kvsim.program.Bar):
+        class Shown(kvsim.program.Progress):
             shares = []
 
-            def show(self, share, what):
+            def show(self, share, what, part=""):
                 self.shares.append(share)
 
-        plain, kvsim.program.Bar = kvsim.program.Bar, Shown
+        plain, kvsim.program.Progress = kvsim.program.Progress, Shown
         try:
             kvsim.replay(kvsim.sample(), budgets="0.05:0.95:0.05", threads=1, progress=True)
         finally:
-            kvsim.program.Bar = plain
+            kvsim.program.Progress = plain
         self.assertGreater(len(set(Shown.shares)), 2)
 
 

@@ -29,8 +29,9 @@ import optuna
 import kvsim
 from kvsim.program import find_program
 from kvsim.searches import config as configuration
-from kvsim.searches import space, storage, summary
-from kvsim.searches.study import Study
+from kvsim import units
+from kvsim.searches import space, summary
+from kvsim.searches.study import NAME, Study
 
 PROGRAM = find_program()
 
@@ -205,7 +206,7 @@ class Files(WithTexts):
         self.refused('found 4, expected an odd integer', start=["snapkv,window=8,kernel=4"])
         self.refused('start: snapkv,window=8,sinks=4: sinks=4 is not varied',
                      start=["snapkv,window=8,sinks=4"])
-        with self.assertRaisesRegex(kvsim.UsageError, "no folder can be made here"):
+        with self.assertRaisesRegex(kvsim.UsageError, "no folder that can be written"):
             kvsim.search(self.file(), __file__)
 
     def test_what_is_not_there_is_bad_data(self):
@@ -228,7 +229,7 @@ class Searches(WithTexts):
     def values(self, folder):
         storage_ = optuna.storages.JournalStorage(
             optuna.storages.journal.JournalFileBackend(str(folder / "study.journal")))
-        study = optuna.load_study(study_name=storage.NAME, storage=storage_)
+        study = optuna.load_study(study_name=NAME, storage=storage_)
         return [(one.number, one.state, one.values, one.params, one.user_attrs.get("record"),
                  one.user_attrs.get("measured")) for one in study.get_trials()]
 
@@ -299,21 +300,22 @@ class Searches(WithTexts):
         done = self.command(self.file(), cut)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(self.values(cut), self.values(whole))
+        self.assertEqual(*((one / "measured.jsonl").read_bytes() for one in (cut, whole)))
         again = self.command(self.file(), cut)
         self.assertEqual(again.stderr, "")   # nothing was left to do
         self.assertEqual(self.values(cut), self.values(whole))
 
-    def test_what_was_measured_but_not_told_is_told_by_the_next_process(self):
+    def test_what_was_measured_but_not_told_is_not_measured_again(self):
         config = self.config()
         study = Study(config, self.folder / "study")
-        worker = storage.Worker(study.folder)
+        worker = units.Worker(study.workers)
         outcomes = study._evaluate(study._ask(worker, 4))
-        study.folder.pending(worker.name).write_text(json.dumps(outcomes))
         worker.close()
-        study.run(4)
-        self.assertEqual([one.values for one in study.trials()],
-                         [one["values"] for one in outcomes])
-        self.assertEqual(list(study.folder.workers.glob("*.json")), [])
+        again = Study(config, self.folder / "study")
+        with unittest.mock.patch.object(again.replayer, "measure", side_effect=AssertionError("measured again")):
+            again.run(4)
+        self.assertEqual([one.values for one in again.trials()], [one["values"] for one in outcomes])
+        self.assertEqual(list(again.workers.iterdir()), [])
 
     def test_a_line_that_cannot_be_written_leaves_nothing_and_ends_the_journal(self):
         config = self.config()
@@ -331,7 +333,7 @@ class Searches(WithTexts):
 
         for nth in (1, 2, 3, 5, 8, 13):   # of the study, the starts, the references, the candidates
             calls.clear()
-            with unittest.mock.patch.object(storage.os, "fsync", fails_once(nth)), \
+            with unittest.mock.patch.object(units.os, "fsync", fails_once(nth)), \
                     self.assertRaisesRegex(OSError, "No space left"):
                 Study(config, failed).run(4)
             lines = (failed / "study.journal").read_bytes()
@@ -403,7 +405,7 @@ class Searches(WithTexts):
 
     def test_another_search_does_not_go_on_with_a_study(self):
         kvsim.search(self.document(trials=2), self.folder / "study")
-        with self.assertRaisesRegex(kvsim.UsageError, "study of another search.*budgets differ"):
+        with self.assertRaisesRegex(kvsim.UsageError, r"made with budgets \['0.2', '0.5'\]: found \['0.3'\]; expected"):
             kvsim.search(self.document(budgets=[0.3]), self.folder / "study")
         found = kvsim.search(self.document(trials=4), self.folder / "study")   # more is allowed
         self.assertEqual(found.tried, 4)

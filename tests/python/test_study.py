@@ -124,7 +124,7 @@ class Runs(WithTexts):
             if len(shown) == 6:
                 raise KeyboardInterrupt
 
-        with mock.patch.object(kvsim.program.Bar, "show", lambda self, share, what: stop(0, share)):
+        with mock.patch.object(kvsim.progress.Progress, "show", lambda self, share, *_: stop(0, share)):
             with self.assertRaises(KeyboardInterrupt):
                 self.study("stopped")
         again = self.study("stopped")
@@ -174,18 +174,18 @@ class Runs(WithTexts):
 
     def test_two_runs_do_not_work_in_one_folder(self):
         with Folder(self.folder / "out").at_work():
-            with self.assertRaisesRegex(kvsim.UsageError, "out: another kvsim study works here"):
+            with self.assertRaisesRegex(kvsim.UsageError, "out: another process works here"):
                 self.study()
 
     def test_shards_work_beside_each_other_and_the_whole_alone(self):
         folder = Folder(self.folder / "shared")
         with folder.at_work((1, 2)), folder.at_work((2, 2)):
             for shard in ((2, 2), None):
-                with self.assertRaisesRegex(kvsim.UsageError, "shared: another kvsim study works here"):
+                with self.assertRaisesRegex(kvsim.UsageError, "shared: another process works here"):
                     with folder.at_work(shard):
                         pass
         with folder.at_work():
-            with self.assertRaisesRegex(kvsim.UsageError, "shared: another kvsim study works here"):
+            with self.assertRaisesRegex(kvsim.UsageError, "shared: another process works here"):
                 with folder.at_work((1, 2)):
                     pass
 

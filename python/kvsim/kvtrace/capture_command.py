@@ -8,7 +8,8 @@ from pathlib import Path
 
 from ..errors import DataError, UsageError
 from ..plain import counted, printable, read_text
-from ..tool import Parser, Progress, number_list, run_tool
+from ..progress import Progress
+from ..tool import Parser, number_list, run_tool
 
 
 def query_choice(text: str) -> int | None:
@@ -167,7 +168,7 @@ def run(args: argparse.Namespace, command: list[str]) -> None:
         record=record)
     loaded = load_model(args.model, args.gguf, args.model_dtype, args.device, args.threads,
                         args.layers)
-    result = capture_trace(loaded, conversation, options, args.out, Progress(args.quiet).steps)
+    result = capture_trace(loaded, conversation, options, args.out, Progress(False if args.quiet else None).steps)
     if not args.quiet:
         print(printable(summary(args.out, result)))
         limit = getattr(loaded.config, "max_position_embeddings", None)

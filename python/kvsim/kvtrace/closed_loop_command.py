@@ -15,7 +15,8 @@ from ..errors import UsageError
 from ..plain import counted
 from ..program import run as run_program
 from ..program import version
-from ..tool import Parser, Progress, add_table, run_tool
+from ..progress import Progress
+from ..tool import Parser, add_table, run_tool
 from ..whole import check_target
 from .capture_command import add_running, number
 
@@ -99,7 +100,7 @@ def cache_of(results, live, policy: int, budget: int):
 
 def run_pairs(loop, results, pairs: list[tuple[int, int]], journal, args) -> int:
     """Runs what the journal lacks, equal sets once; returns how many caches were run."""
-    progress = args.show or functools.partial(Progress(args.quiet, log="kvsim closed-loop").steps, "closed loop")
+    progress = args.show or functools.partial(Progress(False if args.quiet else None, log="kvsim closed-loop").steps, "closed loop")
     reference = loop.generate([None], args.generate)[0] if args.generate else None
     alike: dict[str, list[tuple[int, int]]] = {}     # by the cache's digest: all pairs that have it
     for pair in pairs:
@@ -152,18 +153,15 @@ def run(args: argparse.Namespace, command: list[str], loaded=None, first=None, i
             "model_dtype": model["model_dtype"], "generate": args.generate}
         journal = Journal(args.out, identity, args.overwrite)
         ids = trace.run_tokens()
-        try:
-            with contextlib.ExitStack() as stack:
-                live = None   # the program that serves policies which no kept sets describe
-                if others := [p for p in policies if not results.is_static(p)]:
-                    live = stack.enter_context(LiveAttention(trace, results, others, budgets, args.kvsim,
-                                                             args.threads))
-                loop = ClosedLoop(loaded.model, ids, trace.prompt_len, live, first, inputs)
-                stack.enter_context(loop)
-                trace.check_cache(loop)
-                ran = run_pairs(loop, results, pairs, journal, args)
-        finally:
-            journal.close()
+        with contextlib.ExitStack() as stack:
+            live = None   # the program that serves policies which no kept sets describe
+            if others := [p for p in policies if not results.is_static(p)]:
+                live = stack.enter_context(LiveAttention(trace, results, others, budgets, args.kvsim,
+                                                         args.threads))
+            loop = ClosedLoop(loaded.model, ids, trace.prompt_len, live, first, inputs)
+            stack.enter_context(loop)
+            trace.check_cache(loop)
+            ran = run_pairs(loop, results, pairs, journal, args)
         coordinates = {
             "policy": [results.policies[p] for p in policies],
             "budget": results.budgets[budgets],

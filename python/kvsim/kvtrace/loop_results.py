@@ -9,7 +9,7 @@ import xarray
 
 from ..errors import DataError, Error
 from ..results_file import write_results
-from ..whole import write_text
+from ..units import Lines
 from .writer import check_room
 
 NOTE = (
@@ -35,50 +35,30 @@ COORDINATES = {
 class Journal:
     """Finished (policy, budget) pairs, one JSON line each behind a line that names the run.
 
-    An interrupted run goes on from it; a line cut short by a kill is ignored.
+    An interrupted run goes on from it.
     """
 
     def __init__(self, target: Path, identity: dict, fresh: bool):
-        self.path = target.with_name(f"{target.name}.unfinished")
-        self.pairs: dict[tuple[str, str], dict] = {}
-        lines = [] if fresh or not self.path.is_file() else self._lines()
-        if lines and lines[0] != identity:
+        self.lines = Lines(target.with_name(f"{target.name}.unfinished"))
+        if fresh:
+            self.remove()
+        begun, *lines = self.lines.read() or [None]
+        if begun is None:
+            self.lines.add(identity)
+        elif begun != identity:
             raise DataError(
-                f"{self.path}: left by a run with another trace, results or options; "
+                f"{self.lines.path}: left by a run with another trace, results or options; "
                 "--overwrite starts anew")
-        for line in lines[1:]:
-            self.pairs[line["policy"], line["budget"]] = line
-        self._rewrite([identity, *lines[1:]])
-        self.file = open(self.path, "a", encoding="utf-8")
-
-    def _lines(self) -> list[dict]:
-        lines = []
-        for text in self.path.read_text(encoding="utf-8", errors="replace").splitlines():
-            try:
-                lines.append(json.loads(text))
-            except ValueError:
-                break
-        return lines
-
-    def _rewrite(self, lines: list[dict]) -> None:
-        """Also drops a line cut short, which must not be appended to."""
-        write_text(self.path, "".join(json.dumps(line) + "\n" for line in lines))
+        self.pairs: dict[tuple[str, str], dict] = {(one["policy"], one["budget"]): one for one in lines}
 
     def add(self, pairs: list[tuple[str, str]], found: dict) -> None:
         """Notes what was found for pairs that share their sets; those it has already stay."""
-        for policy, budget in pairs:
-            if (policy, budget) in self.pairs:
-                continue
-            line = {**found, "policy": policy, "budget": budget}
-            self.file.write(json.dumps(line) + "\n")
-            self.pairs[policy, budget] = line
-        self.file.flush()
-
-    def close(self) -> None:
-        self.file.close()
+        new = {pair: {**found, "policy": pair[0], "budget": pair[1]} for pair in pairs if pair not in self.pairs}
+        self.lines.add(*new.values())
+        self.pairs |= new
 
     def remove(self) -> None:
-        self.path.unlink(missing_ok=True)
+        self.lines.path.unlink(missing_ok=True)
 
 
 def write_loop(target: Path, coordinates: dict, pairs: dict, attributes: dict,

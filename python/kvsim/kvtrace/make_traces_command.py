@@ -8,7 +8,8 @@ from pathlib import Path
 from .. import texts
 from ..errors import Error, UsageError
 from ..plain import printable
-from ..tool import Parser, Progress, names, number_list, run_tool
+from ..progress import Progress
+from ..tool import Parser, names, number_list, run_tool
 from ..whole import write_text
 from .capture_command import add_running, add_stored, number, summary
 

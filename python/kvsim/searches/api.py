@@ -1,6 +1,7 @@
 """`kvsim search` and the same in Python: looks for a better policy among candidates of a space of records."""
 
 import argparse
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from os import PathLike
@@ -10,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 from ..errors import Error, UsageError
 from ..kvtrace.capture_command import number
 from ..plain import csv_text, printable_lines
-from ..tool import Parser, run_tool, say
+from ..progress import Progress
+from ..tool import Parser, run_tool
 from ..tool import shard as shard_of
+from ..units import Shard, Tell
 from ..whole import write_text
 
 if TYPE_CHECKING:
@@ -62,6 +65,13 @@ def search(config: str | PathLike | Mapping[str, Any], out: str | PathLike, *,
             to a call without it.
         tell: is called with a line after every group.
     """
+    return _search(config, out, lambda line, _: tell and tell(line), trials, report, closed_loop, model, threads,
+                   shard)
+
+
+def _search(config: str | PathLike | Mapping[str, Any], out: str | PathLike, tell: Tell, trials: int | None,
+            report: bool, closed_loop: bool, model: str | None, threads: int | None,
+            shard: Shard | None) -> SearchResults:
     try:
         import optuna  # noqa: F401
     except ModuleNotFoundError:
@@ -76,14 +86,13 @@ def search(config: str | PathLike | Mapping[str, Any], out: str | PathLike, *,
                          "aside, of another kind, seed and length than those of search; kvsim "
                          "make-traces makes some")
     study = Study(read, out, threads=threads, model=model)
-    study.run(trials, lambda one: tell and tell(
-        f"{summary.counts_text(one)}; {summary.best_text(one)}"))
+    study.run(trials, tell, lambda one: f"{summary.counts_text(one)}; {summary.best_text(one)}")
     table = summary.trials_table(study)
     made = summary.Report(study, closed_loop) if report else None
     told = made.run() if made else ""
     text = summary.summary_text(study)
     if shard is None:
-        with study.folder.turn.held():   # of several processes that end together
+        with study.turn.held():   # of several processes that end together
             write_text(study.folder.path / "candidates.csv", csv_text(table, None))
             write_text(study.folder.path / "summary.txt", text + "\n")
             figures.write(study, made)
@@ -125,9 +134,9 @@ def run(args: argparse.Namespace) -> None:
     if args.shard and args.report:
         raise UsageError("search: one share does not know the best: found --shard with --report, "
                          "expected --report without --shard when all shards are over")
-    found = search(args.config, args.out, trials=args.trials,
-                   report=args.report, closed_loop=args.closed_loop, model=args.model,
-                   threads=args.threads, shard=args.shard, tell=None if args.quiet else say)
+    with contextlib.closing(Progress(False if args.quiet else None, args.progress == "json", "kvsim search")) as progress:
+        found = _search(args.config, args.out, progress.tell, args.trials, args.report, args.closed_loop,
+                        args.model, args.threads, args.shard)
     if not args.shard:
         print(printable_lines(found.summary + ("\n\n" + found.report if found.report else "")))
 

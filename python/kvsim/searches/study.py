@@ -5,21 +5,35 @@ import json
 import os
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import optuna
 from optuna.pruners import BasePruner
 from optuna.samplers import BaseSampler
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from ..errors import UsageError
-from ..whole import write_text
+from ..units import Folder, Lines, Lock, Tell, Unit, Worker, check_same, work_off
 from .config import Objective, SearchConfig, Text, check_apart, same_texts, text_of
 from .evaluate import Measured, Replayer, objective_value
 from .space import Space
-from .storage import NAME, Folder, Worker
+
+NAME = "search"   # of the study in Optuna's storage
+
+
+class Journal(JournalFileBackend):
+    """Optuna's storage as a file of whole lines."""
+
+    def __init__(self, lines: Lines):
+        super().__init__(str(lines.path))
+        self.lines = lines
+
+    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        self.lines.add(*logs)
 
 
 class Seeded(BaseSampler):
@@ -99,6 +113,9 @@ class Study:
         warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
         self.config = config
         self.folder = Folder(out)
+        self.workers = self.folder.path / "workers"
+        self.turn = Lock(self.folder.path / "turn.lock")   # who asks for candidates, one at a time
+        self.units = Lines(self.folder.path / "measured.jsonl")
         self.space = Space(config)
         self.searched = list(map(text_of, config.search))
         self.aside = list(map(text_of, config.report))
@@ -108,10 +125,10 @@ class Study:
             self.looks.insert(0, (self.searched[0], config.pruner.layers))
         self.replayer = Replayer(config, threads, model)
         starts = [self.space.params_of(record) for record in config.start]
-        storage = self.folder.open()
-        with self.folder.turn.held():
+        self.folder.make(self.workers)
+        with self.turn.held():
             self.optuna = optuna.create_study(
-                storage=storage, study_name=NAME, load_if_exists=True,
+                storage=JournalStorage(Journal(Lines(self.folder.path / "study.journal"))), study_name=NAME, load_if_exists=True,
                 pruner=PRUNERS[config.pruner.kind](config.pruner), sampler=Seeded(config),
                 directions=[one.direction for one in config.objectives])
             self._claim(starts)
@@ -134,13 +151,10 @@ class Study:
             note("set_aside", [asdict(one) for one in self.aside])
             note("search", self.config.identity())
             return
-        before, now = json.loads(told["search"]), json.loads(self.config.identity())
-        other = [name for name in now if before.get(name) != now[name]]
+        check_same(self.folder.path, json.loads(told["search"]), json.loads(self.config.identity()))
         if not same_texts(told["searched"], self.searched):
-            other.append("traces.search")
-        if other:
-            raise UsageError(f"{self.folder.path}: the study of another search, expected another "
-                             f"folder: {', '.join(other)} differ")
+            raise UsageError(f"{self.folder.path}: made with other texts than those of traces.search; expected "
+                             "the same, or another folder")
         # Texts set aside may be named late, but not be others once they were opened.
         if not same_texts(told.get("set_aside", []), self.aside):
             if told.get("opened"):
@@ -153,46 +167,64 @@ class Study:
         # The first base, too: what is wrong with all candidates is said before any is tried.
         records = sorted({self.config.base[0], *(
             one.reference for one in self.config.objectives if one.reference)})
-        known = dict(self.attributes.get("references", {}))
-        for text, layers in self.looks:
-            if (at := look_key((text, layers))) in known:
-                continue
-            answers = self.replayer.answers(text.file, records)
-            measured = {} if any(fault for _, fault in answers.values()) else \
-                self.replayer.measure(text.file, records, layers)
-            for fault in [*(fault for _, fault in answers.values()), *measured.values()]:
-                if fault and isinstance(fault, str):
+        known = {}
+        for look in self.looks:
+            answers = self.replayer.answers(look[0].file, records)
+            faults = [fault for _, fault in answers.values() if fault]
+            measured = {} if faults else self.measured(look, {name for name, _ in answers.values()})
+            for fault in [*faults, *measured.values()]:
+                if isinstance(fault, str):
                     raise UsageError(fault)
-            known[at] = {one: measured[answers[one][0]] for one in records}
-            self.optuna.set_user_attr("references", known)
+            known[look_key(look)] = {one: measured[answers[one][0]] for one in records}
         return known
+
+    def measured(self, look: Look, records: Iterable[str]) -> dict[str, Measured | str]:
+        """Measurements of records at a look, or in words why there are none. What the study has is not measured
+        again, whoever measured it."""
+        text, layers = look
+        at = look_key(look)
+        found = {one["record"]: one["measured"] for one in self.units.read() if one["look"] == at}
+        if lacks := sorted(set(records) - found.keys()):
+            new = self.replayer.measure(text.file, lacks, layers)
+            self.units.add(*({"look": at, "record": record, "measured": one} for record, one in new.items()
+                             if not isinstance(one, str)))
+            found |= new
+        return found
 
     # ---- candidates ----
 
     def trials(self) -> list[FrozenTrial]:
         return self.optuna.get_trials(deepcopy=False)
 
-    def run(self, trials: int | None = None,
-            tell: Callable[["Study"], None] = lambda _: None) -> None:
-        """Works until so many candidates are finished, those of other processes included."""
-        wanted = trials or self.config.trials
-        worker = Worker(self.folder)
+    def run(self, trials: int | None = None, tell: Tell = lambda what, share: None,
+            said: Callable[["Study"], str] = lambda study: "") -> None:
+        """Works until so many candidates are finished, those of other processes included. `said`: what to tell after
+        every group."""
+        worker = Worker(self.workers)
         try:
-            while True:
-                if group := self._ask(worker, wanted):
-                    self._finish(worker, self._evaluate(group))
-                    tell(self)
-                elif any(one.state == TrialState.RUNNING for one in self.trials()):
-                    time.sleep(0.5)   # what others still work on is adopted when they die
-                else:
-                    return
+            work_off([self._groups(worker, trials or self.config.trials, said)], tell)
         finally:
             worker.close()
 
+    def _groups(self, worker: Worker, wanted: int, said: Callable[["Study"], str]) -> Iterator[Unit]:
+        """The units of this process: a group of candidates each, until none is left to ask for or to adopt."""
+        while (group := self._ask(worker, wanted)) or any(one.state == TrialState.RUNNING for one in self.trials()):
+            if not group:
+                time.sleep(0.5)   # what others still work on is adopted when they die
+                continue
+
+            def work(tell: Tell, group: list[Candidate] = group) -> None:
+                outcomes = self._evaluate(group)
+                with self.turn.held():
+                    self._tell(outcomes)
+                finished = sum(one.state.is_finished() for one in self.trials())
+                tell(said(self), min(1.0, finished / wanted))
+
+            yield work
+
     def _ask(self, worker: Worker, wanted: int) -> list[Candidate]:
         """The next group: candidates that a dead process left, else new ones."""
-        with self.folder.turn.held():
-            self._tell_pending(worker)
+        with self.turn.held():
             orphans = [one for one in self.trials() if one.state == TrialState.RUNNING and
                        not worker.is_alive(one.user_attrs.get("worker", ""))]
             asked = sum(one.state != TrialState.WAITING for one in self.trials())
@@ -251,7 +283,7 @@ class Study:
         if not group:
             return
         text, layers = self.looks[step]
-        measured = self.replayer.measure(text.file, sorted({one.record for one in group}), layers)
+        measured = self.measured(self.looks[step], [one.record for one in group])
         base = self.reference[look_key((text, layers))][self.config.base[0]]
         prunes = self.config.pruner.kind != "none"
         for one in group:
@@ -287,14 +319,6 @@ class Study:
 
     # ---- what becomes of them ----
 
-    def _finish(self, worker: Worker, outcomes: list[dict[str, Any]]) -> None:
-        """Tells the study; what is measured survives the end of this process in between."""
-        pending = self.folder.pending(worker.name)
-        write_text(pending, json.dumps(outcomes))
-        with self.folder.turn.held():
-            self._tell(outcomes)
-            pending.unlink()
-
     def _tell(self, outcomes: list[dict[str, Any]]) -> None:
         trials = {one.number: one for one in self.trials()}
         for one in outcomes:
@@ -305,13 +329,6 @@ class Study:
             for name, value in one["attributes"].items():
                 told.set_user_attr(name, value)
             self.optuna.tell(told, one["values"], TrialState[one["state"]])
-
-    def _tell_pending(self, worker: Worker) -> None:
-        """Measurements that dead processes did not come to tell."""
-        for path in sorted(self.folder.workers.glob("*.json")):
-            if not worker.is_alive(path.stem):
-                self._tell(json.loads(path.read_text(encoding="utf-8")))
-                path.unlink()
 
     # ---- what was found ----
 

@@ -193,7 +193,7 @@ class Report:
         """Measures and writes everything; the report as text."""
         study, folder = self.study, self.study.folder.path
         # Who looks has looked: that the texts are opened is written down before they are.
-        with study.folder.turn.held():
+        with study.turn.held():
             self.before = list(study.attributes.get("opened", []))
             study.optuna.set_user_attr("opened", [*self.before, {
                 "time": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),

@@ -52,8 +52,3 @@ def memory_bytes(shape: Shape, prompt: int, steps: int, number_bytes: int, rows:
     masks = batch * shape.heads * steps * total * (number_bytes + 1)
     logits = (batch + 3) * steps * shape.vocabulary * 4
     return shape.parameters * number_bytes + cache + masks + logits
-
-
-def duration(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min" if seconds < 5400 else \
-        f"{seconds / 3600:.1f} h" if seconds < 172800 else f"{seconds / 86400:.1f} days"

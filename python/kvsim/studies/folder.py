@@ -11,7 +11,6 @@
 """
 
 import contextlib
-import fcntl
 import itertools
 import json
 import os
@@ -26,7 +25,8 @@ import numpy as np
 import pandas
 import xarray
 
-from ..errors import DataError, UsageError
+from .. import units
+from ..errors import DataError
 from ..hdf5_file import open_hdf5
 from ..program import version
 from ..whole import whole_file, write_text
@@ -53,59 +53,34 @@ class Part:
             return [str(one) for one in file["policy"].asstr()[:]]
 
 
-class Folder:
+class Folder(units.Folder):
     """A study on disk."""
 
+    advice = " and join them with kvsim study merge"
+
     def __init__(self, path: str | os.PathLike):
-        self.path = Path(path)
-        self.texts = self.path / "texts"
-        self.tasks = self.path / "tasks"
-        self.benchmarks = self.path / "benchmarks"
-        self.traces = self.path / "traces"
+        super().__init__(path)
+        self.texts, self.tasks, self.benchmarks, self.traces = (
+            self.path / name for name in ("texts", "tasks", "benchmarks", "traces"))
 
     @contextlib.contextmanager
-    def at_work(self, shard: tuple[int, int] | None = None) -> Iterator[None]:
-        """Makes the folder, and keeps others out while this process works in it: all others, or with
-        a shard those of the same shard and who works on the whole. What a run of the whole that was
-        killed left half-written is removed."""
-        names = [".lock", *([f".lock-{shard[0]}-of-{shard[1]}"] if shard else [])]
-        with contextlib.ExitStack() as stack:
-            try:
-                for one in (self.path, self.texts):
-                    one.mkdir(parents=True, exist_ok=True)
-                locks = [stack.enter_context((self.path / name).open("a")) for name in names]
-            except OSError as error:
-                raise UsageError(f"-o {self.path}: no folder that can be written: "
-                                 f"{error.strerror}") from None
-            self._take(locks[0], fcntl.LOCK_SH if shard else fcntl.LOCK_EX)
-            self._take(locks[-1], fcntl.LOCK_EX)
+    def at_work(self, shard: units.Shard | None = None) -> Iterator[None]:
+        """What a run of the whole that was killed left half-written is removed, too."""
+        with super().at_work(shard):
+            self.make(self.texts)
             if not shard:
                 for left in [*self.texts.glob(".*.partial"), *self.traces.glob(".*.partial"),
                              *self.path.glob(".lock-*")]:
                     left.unlink(missing_ok=True)
             yield
 
-    def _take(self, lock, kind: int) -> None:
-        try:
-            fcntl.flock(lock, kind | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UsageError(f"{self.path}: another kvsim study works here; wait for it, or take "
-                             "another folder and join them with kvsim study merge") from None
-        except OSError:
-            pass   # a file system without locks
-
     def settle(self, settings: dict) -> None:
         """Writes the settings, or compares them with those of the study that is here."""
         target = self.path / "study.json"
         if target.is_file():
-            known = self.settings()
-            for name, value in settings.items():
-                if known.get(name) != value:
-                    raise UsageError(f"{target}: made with {name} {known.get(name)}: found {value}; "
-                                     "another folder takes another study, kvsim study merge joins "
-                                     "them")
+            units.check_same(target, self.settings(), settings)
             return
-        self.texts.mkdir(parents=True, exist_ok=True)
+        self.make(self.texts)
         write_text(target, json.dumps(settings, indent=1) + "\n")
 
     def settings(self) -> dict:
@@ -253,14 +228,12 @@ def merge(folders: Iterable[str | os.PathLike], target: Folder) -> None:
                     _link(part.results, free.results)
             write_text(known, json.dumps(facts))
         for sheet in sorted([*one.tasks.glob("*.jsonl"), *one.benchmarks.glob("*.jsonl")]):
-            joined_sheet = target.path / sheet.parent.name / sheet.name
-            joined_sheet.parent.mkdir(exist_ok=True)
-            known, own = ([line for line in one.read_text("utf-8").split("\n") if line]
-                          if one.is_file() else [] for one in (joined_sheet, sheet))
+            joined_sheet = units.Lines(target.path / sheet.parent.name / sheet.name)
+            known, own = joined_sheet.read(), units.Lines(sheet).read()
             if sheet.parent.name == "benchmarks" and known and known[:1] != own[:1]:
-                raise DataError(f"{sheet}: another file, scorer or sample than in {joined_sheet}")
-            lines = dict.fromkeys([*known, *own])
-            write_text(joined_sheet, "".join(f"{line}\n" for line in lines))
+                raise DataError(f"{sheet}: another file, scorer or sample than in {joined_sheet.path}")
+            seen = set(map(json.dumps, known))
+            joined_sheet.add(*(line for line in own if json.dumps(line) not in seen))
 
 
 def _plain(model: str) -> str:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from ..kvtrace.closed_loop import ClosedLoop, rows_at_once
 from ..kvtrace.kept_sets import ResultsFile
-from ..plain import counted
+from ..plain import counted, duration
 from ..trace import Trace
-from .cost import GB, duration, kept_bytes, memory_bytes, shape_of, trace_bytes
+from .cost import GB, kept_bytes, memory_bytes, shape_of, trace_bytes
 from .folder import Folder, Part
 from .run import (canonical_records, close_loop, is_static, missing, record_text, replay_text,
                   unserved)

@@ -6,8 +6,6 @@
 An instance is tried with the full cache first. Only where that answer is right do policies run.
 """
 
-import contextlib
-import json
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -20,37 +18,13 @@ from ..kvtrace.kept_sets import ResultsFile
 from ..kvtrace.markup import parse_text
 from ..kvtrace.prompt import render, tokenize
 from ..tasks import QUESTIONS, TASKS, Task, instance
+from ..units import Lines, Tell, Unit
 from .folder import TABLES, Folder
 from .run import by_record, canonical_records, is_static, replay_text, unserved
 
 #: Of a task no more instances are tried than so many times those wanted.
 TRIES = 4
 CACHES_AT_ONCE = 64
-
-
-@dataclass(frozen=True)
-class Lines:
-    """A file of JSON lines that grows."""
-
-    path: Path
-
-    def read(self) -> list[dict]:
-        """Known answers; a line that a stop cut in two counts for nothing."""
-        found = []
-        text = self.path.read_text(encoding="utf-8") if self.path.is_file() else ""
-        for line in text.split("\n"):
-            with contextlib.suppress(ValueError):
-                found.append(json.loads(line))
-        return found
-
-    def add(self, line: dict) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a+b") as file:
-            if file.tell() > 0:
-                file.seek(-1, 2)
-                if file.read(1) != b"\n":   # after a stop in the middle of a line
-                    file.write(b"\n")
-            file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
 
 
 def records_of(line: dict) -> set[str]:
