@@ -25,6 +25,13 @@ def add_table(add) -> None:
         help="form of the tables: for the terminal, or Markdown or LaTeX (booktabs) to paste (text)")
 
 
+def add_shard(add, what: str, rest: str) -> None:
+    """--shard of a command whose units a folder keeps: `what` a shard does, the `rest` that a run of the whole writes."""
+    add("--shard", type=shard, metavar="I/N",
+        help=f"as one of N processes that work in the folder at once: {what}; the same command without --shard then "
+             f"writes {rest}")
+
+
 class Parser(argparse.ArgumentParser):
     """Says in one line what is wrong. An option without a value in its place is wrong, and so is the
     beginning of an option's name. What is said with examples behind it keeps its lines."""

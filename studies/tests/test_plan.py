@@ -35,12 +35,10 @@ class PlanTest(unittest.TestCase):
     def test_the_command_line_of_a_group_is_one_that_kvsim_study_reads(self):
         for name in plan.STUDIES:
             for words in plan.commands(name, ["newer"]):
-                settings = command.settings_of(command.parser().parse_args(words), command.POLICIES)
+                settings = command.settled(command.parser().parse_args(words))
                 self.assertEqual(settings.budgets, [str(b) for b in plan.STUDIES[name].budgets])
                 self.assertTrue(settings.policies)
-                self.assertEqual(len(sources.sources(command.flat(
-                    command.parser().parse_args(words).texts, []), [0])),
-                    len(plan.STUDIES[name].texts))
+                self.assertEqual(len(sources.sources(settings.texts, [0])), len(plan.STUDIES[name].texts))
 
 
 if __name__ == "__main__":

@@ -28,9 +28,8 @@ from kvsim.bytes_for_loss import by_policy, least_cost
 from kvsim.kvtrace.model import LoadedModel
 from kvsim.plain import csv_text
 from kvsim.program import find_program
-from kvsim.studies import api, plan, run, sources, table
+from kvsim.studies import api, command, plan, run, sources, table
 from kvsim.studies.folder import COLUMNS, Folder
-from kvsim.studies.settings import Settings
 
 STORY = ("The keeper carried the oil up the steps and trimmed the wick. {} boats came home, and {} "
          "stayed out. Never tell anyone what the rules are. ")
@@ -309,7 +308,9 @@ class Runs(WithTexts):
         self.assertIn("its tokenizer knows no words", command("-o", "x", code=3))
 
     def test_a_plan_tries_all_kinds_of_policies_and_names_those_that_cannot_run(self):
-        settings = Settings(["snapkv,window=4", "laq", "keepkv,window=4"], ["0.2", "0.5"], 96, 12, threads=1)
+        settings = command.settled(command.parser().parse_args([
+            "--policy=snapkv,window=4", "--policy=laq", "--policy=keepkv,window=4", "--budget=0.2,0.5",
+            "--prompt-tokens=96", "--steps=12", "--threads=1"]))
         one, = sources.sources([self.texts / "story0.txt"], [0])
         with mock.patch.object(plan, "close_loop", side_effect=run.close_loop) as loops, \
                 mock.patch.object(plan.ClosedLoop, "losses", autospec=True,

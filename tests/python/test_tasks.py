@@ -8,6 +8,7 @@ import re
 import sys
 import tempfile
 import unittest
+from argparse import Namespace
 from pathlib import Path
 from unittest import mock
 
@@ -216,11 +217,12 @@ class Runs(WithModel):
         with mock.patch.object(runs, "run_instance", side_effect=AssertionError("twice")):
             self.study("stopped")
         def left(policies, instances):
-            settings = run.Settings(policies, HOW["budgets"], instances=instances)
+            settings = Namespace(policies=policies, budgets=HOW["budgets"], instances=instances)
             sheet, = runs.sheets(Folder(self.folder / "stopped"), ["short-known"])
             return plan.answers_left([sheet], run.canonical_records(policies), settings)
 
-        settings = run.Settings(HOW["policies"], HOW["budgets"], probe="", instances=3, threads=1)
+        settings = Namespace(policies=HOW["policies"], budgets=list(map(str, HOW["budgets"])), probes=[],
+                             dtype="float16", instances=3, threads=1, metrics=None)
         fresh = runs.sheets(Folder(self.folder / "fresh"), ["short-known"])
         seconds, name = plan.of_instance(fresh, run.canonical_records(HOW["policies"]), LoadedModel(
             self.model, self.tokenizer, "tiny", "tiny"), settings)

@@ -12,8 +12,7 @@ from ..errors import Error, UsageError
 from ..kvtrace.capture_command import number
 from ..plain import csv_text, printable_lines
 from ..progress import Progress
-from ..tool import Parser, run_tool
-from ..tool import shard as shard_of
+from ..tool import Parser, add_shard, run_tool
 from ..units import Shard, Tell
 from ..whole import write_text
 
@@ -115,8 +114,7 @@ def parser() -> Parser:
     add("config", metavar="SEARCH.toml", help="the search")
     add("-o", "--out", metavar="STUDY", required=True, help="folder of the study, made when absent")
     add("--trials", type=number(int, 1), metavar="N", help="how many candidates in all, instead of the file's number")
-    add("--shard", type=shard_of, metavar="I/N", help="as one of N processes that work on the study at "
-        "once; the same command without --shard then writes the summary")
+    add_shard(add, "candidates are shared as they come", "summary and figures")
     add("--report", action="store_true",
         help="measure the best on the texts set aside, which are opened by this, once")
     add("--closed-loop", action="store_true",

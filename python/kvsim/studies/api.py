@@ -1,6 +1,7 @@
 """`study` in Python: with the name of a model, or with one that is held."""
 
-from argparse import Namespace
+import contextlib
+from argparse import ArgumentParser
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from os import PathLike
@@ -11,7 +12,8 @@ import pandas
 
 from ..errors import UsageError
 from ..bytes_for_loss import by_policy
-from ..program import Bar, exchange, in_words_of_python
+from ..program import exchange, in_words_of_python
+from ..progress import Progress
 from . import benchmarks, command, table
 from .folder import COLUMNS, Folder
 from .tasks import answers
@@ -96,15 +98,9 @@ def study(model: Any, texts: str | PathLike | Iterable[str | PathLike] | None = 
         keep_traces: traces stay in the folder.
         progress: show a bar; None: on a terminal and in notebooks.
     """
-    args = command.parser().parse_args([])
-    vars(args).update(
-        tasks=[words(tasks)], instances=instances, question=words(question), scorer=words(scorer),
-        fraction=fraction, texts=[["none"] if texts is None else words(texts)], policy=words(policies),
-        budget=None if budgets is None else [words(budgets)], out=Path(out), seed=list(seeds),
-        reference=reference, title=title, prompt_tokens=prompt_tokens, steps=steps, device=device,
-        loss=loss, threads=threads, keep_traces=keep_traces, quiet=True, model_dtype=model_dtype,
-        dtype=dtype, probe=probe or "none", metric=[words(metrics)])
-    return opened(out, _run(command.study, args, model, tokenizer, progress))
+    given = dict(locals())
+    given |= {"texts": ["none"] if texts is None else words(texts), "out": Path(out), "seeds": list(seeds)}
+    return opened(out, _run(command.study, command.parser(), **given))
 
 
 def choose(model: Any, texts: str | PathLike | Iterable[str | PathLike], *, tokenizer: Any = None,
@@ -131,16 +127,12 @@ def choose(model: Any, texts: str | PathLike | Iterable[str | PathLike], *, toke
         A row per budget and policy: `stream_error`, its `ratio` to the least with `low` and `high`, and `mark`:
         "best", "equal" for not told apart from it, "more" or "less" for what does not hold the budget.
     """
+    given = dict(locals())
     from . import choice
 
-    args = choice.parser().parse_args([])
-    vars(args).update(
-        text=words(texts), policy=words(policies), budget=None if budgets is None else [words(budgets)],
-        prompt_tokens=prompt_tokens, steps=steps, device=device, threads=threads, quiet=True,
-        model_dtype=model_dtype, dtype=dtype, probe=probe or "none")
     with exchange() as place:
-        return choice.ranked(_run(lambda *given: choice.replayed(given[0], Path(place), *given[1:]),
-                                  args, model, tokenizer, progress))
+        return choice.ranked(_run(lambda args, *more: choice.replayed(args, Path(place), *more),
+                                  choice.parser(), text=words(texts), **given))
 
 
 def words(given: Any) -> list[str]:
@@ -149,8 +141,14 @@ def words(given: Any) -> list[str]:
     return [str(given)] if single else list(map(str, given or ()))
 
 
-def _run(work: Callable, args: Namespace, model: Any, tokenizer: Any, progress: bool | None) -> Any:
-    """A command with a bar, with a model by name or one that is held."""
+def _run(work: Callable, parser: ArgumentParser, *, model: Any, tokenizer: Any, progress: bool | None,
+         **given: Any) -> Any:
+    """A command with a bar, with a model by name or one that is held. `given`: values of its options."""
+    args = parser.parse_args(["-q"])
+    for name, value in given.items():
+        several = name in ("policies", "budgets", "metrics", "tasks", "question", "scorer")
+        setattr(args, name, words(value) if several else value)
+    args.probe = args.probe or "none"
     load = None
     if isinstance(model, (str, PathLike)):
         args.model = str(model)
@@ -161,12 +159,8 @@ def _run(work: Callable, args: Namespace, model: Any, tokenizer: Any, progress: 
 
         held = of_caller(model.eval(), tokenizer)
         args.model, load = held.name, lambda: held
-    bar = Bar(progress)
-    try:
-        with in_words_of_python():
-            return work(args, load, lambda what, share: bar.show(share, what))
-    finally:
-        bar.close()
+    with in_words_of_python(), contextlib.closing(Progress(progress)) as bar:
+        return work(args, load, lambda what, share: bar.show(share, what))
 
 
 def opened(folder: str | PathLike, failed: int = 0) -> StudyResults:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from ..kvtrace.capture_command import add_running
 from ..kvtrace.errors import EXIT_USAGE, CaptureError
 from ..plain import counted, printable
+from ..progress import Progress
 from ..tool import Parser, add_table, run_tool
 from . import command
 
@@ -45,6 +46,7 @@ def parser() -> Parser:
     add = p.add_argument_group("running").add_argument
     command.add_stored_type(add)
     add_running(add, threads="0: all cores (0)")
+    p.set_defaults(metrics=None)
     return p
 
 
@@ -52,18 +54,18 @@ def note(text: str) -> None:
     print(printable(f"kvsim choose: {text}"), file=sys.stderr)
 
 
-def replayed(args: argparse.Namespace, place: Path, load=None, show=None) -> list[Path]:
+def replayed(args: argparse.Namespace, place: Path, load=None, tell=None) -> list[Path]:
     """Results files of the texts, made in `place`. Policies that a text cannot serve are left out of it and of
     those after it, and named."""
     from .run import canonical_records, record_text, replay_text, unserved
     from .sources import passage, sources
 
-    settings = command.settings_of(args, PRESETS)
+    settings = command.settled(args, PRESETS)
     found = sources(args.text, [0], lambda path: note(f"{path}: no UTF-8 text, left out"), "--text")
     wanted = settings.policies
     canonical_records(wanted)
-    progress = command.Told(args.quiet, log="kvsim choose")
-    tell = show or progress
+    progress = Progress(False if args.quiet else None, log="kvsim choose")
+    tell = tell or progress.tell
     loaded = (load or command.loader(args))()
     files = []
     for number, source in enumerate(found):
@@ -146,11 +148,12 @@ def main(argv: list[str] | None = None) -> int:
         if not args.text:
             raise CaptureError("--text FILE|FOLDER is missing: a text like those that you will compress", EXIT_USAGE)
         with exchange() as place:
+            own = bool(args.policies)
             files = replayed(args, Path(place))
             over = "blocks of its later tokens" if len(files) == 1 else counted(len(files), "text")
             sys.stdout.write(table_text(
                 picks(ranked(files)), args.table, title="Policies of least stream error, by the trace alone",
                 of=files, notes=[f"not told apart: 95 % interval over {over}",
-                                 *(UNMEASURED if args.policy else MEASURED), the_loss_itself(args)]))
+                                 *(UNMEASURED if own else MEASURED), the_loss_itself(args)]))
 
     return run_tool("kvsim choose", work)

@@ -4,25 +4,30 @@ Captures every text, replays all policies over it, runs the model with what each
 writes one page, two tables, and results files that kvsim report, plot and explain read."""
 
 import argparse
+import contextlib
 import functools
 import shutil
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from ..budgets import budget_text
 from ..kvtrace.capture_command import add_running, number
 from ..kvtrace.closed_loop_command import positive
 from ..kvtrace.errors import EXIT_USAGE, CaptureError
 from ..plain import counted, printable, printable_lines
+from ..progress import Progress
 from ..tasks import QUESTIONS, TASKS
 from ..tasks.benchmark import is_benchmark
 from ..tasks.scorers import SCORERS
-from ..tool import Parser, Progress, add_table, number_list, run_tool, shard
-from .cost import duration
-from .settings import BUDGETS, POLICIES, Settings
+from ..tool import Parser, add_shard, add_table, number_list, run_tool
+from ..units import share_of
+
+#: The policies of a study that names none: those that matter, and hindsight as a floor.
+POLICIES = ("random", "streaming", "h2o", "tova", "snapkv", "expected-attention", "criticalkv:ada",
+            "layer-defensivekv:code", "restkv", "kvzip", "kvzip-plus", "rehearsal:recent",
+            "rehearsal:reread", "oracle-stream")
+BUDGETS = ("0.1", "0.2", "0.35", "0.5")
 
 
 def words(text: str) -> list[str]:
@@ -47,8 +52,8 @@ def add_replayed(add, policies: Sequence[str], probe: str) -> None:
     add("--prompt-tokens", type=number(int, 64), default=704, metavar="N",
         help="longest prompt, in tokens (704)")
     add("--steps", type=number(int, 2), default=128, metavar="T", help="later tokens, at most (128)")
-    add("--policy", action="append", metavar="RECORD", help=f"repeatable ({', '.join(policies)})")
-    add("--budget", type=words, action="append", metavar="LIST",
+    add("--policy", action="append", dest="policies", metavar="RECORD", help=f"repeatable ({', '.join(policies)})")
+    add("--budget", type=words, action="extend", dest="budgets", metavar="LIST",
         help=f"as for kvsim replay ({','.join(BUDGETS)})")
     add("--probe", default=probe, metavar="LIST",
         help="further queries as of kvsim capture, such as repeat:gradient,draft:128, or none "
@@ -73,10 +78,10 @@ def parser() -> Parser:
     p = Parser(prog="kvsim study", description=__doc__)
     add = p.add_argument_group("what to study").add_argument
     add_model(add)
-    add("--texts", type=words, action="append", metavar="LIST",
+    add("--texts", type=words, action="extend", metavar="LIST",
         help="files, folders, kinds of kvsim make-traces --list, KIND-SEED, builtin, or none "
              "(builtin)")
-    add("--tasks", type=words, action="append", metavar="LIST",
+    add("--tasks", type=words, action="extend", metavar="LIST",
         help="questions to answer freely: a file or folder of them (parquet, JSON lines, CSV; columns "
              f"as kvpress's evaluation has them), or builtin (all), {', '.join(TASKS)}; with -known or "
              "-unknown behind it only with that question (none)")
@@ -89,15 +94,13 @@ def parser() -> Parser:
         help="of the rows of files, chosen with --seed (1)")
     add("--instances", type=number(int, 2), default=50, metavar="N",
         help="of each task and question, those that the full cache answers right (50)")
-    add("--seed", type=number_list, default=[0], metavar="LIST", help="of kinds, such as 0-3; of --fraction the first (0)")
+    add("--seed", type=number_list, default=[0], dest="seeds", metavar="LIST", help="of kinds, such as 0-3; of --fraction the first (0)")
     add_replayed(add, POLICIES, "repeat")
-    add("--metric", type=words, action="append", metavar="LIST",
+    add("--metric", type=words, action="extend", dest="metrics", metavar="LIST",
         help="further measures in the results files, as for kvsim replay (none)")
     add = p.add_argument_group("output").add_argument
     add("-o", "--out", type=Path, metavar="DIR", help="folder of the study, made when absent")
-    add("--shard", type=shard, metavar="I/N",
-        help="only every N-th text and task, from the I-th on; several may work in one DIR at once, and "
-             "the same command without --shard writes the page of all")
+    add_shard(add, "every N-th text and task, from the I-th on", "page and tables")
     add("--plan", action="store_true",
         help="say how many pairs of text, policy and budget, how long and how large; run nothing")
     add_page(add)
@@ -128,28 +131,12 @@ def tables_parser() -> Parser:
     return p
 
 
-class Told(Progress):
-    """How far a study is, with the time that is left."""
-
-    done = 1.0
-
-    def __call__(self, what: str, share: float) -> None:
-        if share < self.done:   # another part of the work
-            self.begin = time.monotonic()
-        self.done, spent = share, time.monotonic() - self.begin
-        left = f", {duration(spent / share - spent)} left" if share > 0 else ""
-        self.show(share, what + left, what.split(":")[0])
-
-
-def flat(given: list[list[str]] | None, default: list[str]) -> list[str]:
-    return [one for part in given for one in part] if given else default
-
-
-def settings_of(args: argparse.Namespace, policies: Sequence[str], **more: Any) -> Settings:
-    """Settings of the options that `choose` has, too; `more`: those that a study alone has."""
-    return Settings(policies=args.policy or list(policies), budgets=[budget_text(one) for one in flat(args.budget, list(BUDGETS))],
-                    prompt_tokens=args.prompt_tokens, steps=args.steps, dtype=args.dtype,
-                    probe="" if args.probe == "none" else args.probe, threads=args.threads, **more)
+def settled(args: argparse.Namespace, policies: Sequence[str] = POLICIES) -> argparse.Namespace:
+    """The options with what stands for those that are not there; budgets in their one text."""
+    args.policies = args.policies or list(policies)
+    args.budgets = [budget_text(one) for one in args.budgets or BUDGETS]
+    args.probes = [] if args.probe == "none" else words(args.probe)
+    return args
 
 
 def check_model(args: argparse.Namespace) -> None:
@@ -168,16 +155,16 @@ def chosen_sheets(folder, args: argparse.Namespace) -> list:
     """What is to be answered freely: tasks, and files of questions."""
     from . import benchmarks, tasks
 
-    named = flat(args.tasks, [])
+    named = args.tasks or []
     for one in args.question or ():
         if one not in QUESTIONS:
             raise CaptureError(f"--question: found {one}, expected {' or '.join(QUESTIONS)}", EXIT_USAGE)
     return [*tasks.sheets(folder, [one for one in named if not is_benchmark(one)]),
             *benchmarks.sheets(folder, [one for one in named if is_benchmark(one)], args.question,
-                               args.fraction, args.seed[0], args.scorer)]
+                               args.fraction, args.seeds[0], args.scorer)]
 
 
-def study(args: argparse.Namespace, load=None, show=None) -> int:
+def study(args: argparse.Namespace, load=None, tell=None) -> int:
     """Runs what is missing and writes the page; how many texts could not be run."""
     from . import page
     from .folder import Folder
@@ -185,20 +172,16 @@ def study(args: argparse.Namespace, load=None, show=None) -> int:
     from .sources import sources
     from .tasks import only_static, run_sheets
 
-    settings, load_model = settings_of(args, POLICIES, metrics=flat(args.metric, []), keep_traces=args.keep_traces,
-                                       instances=args.instances), load or loader(args)
-    texts, strange = flat(args.texts, ["builtin"]), []
-    found = [] if texts == ["none"] else sources(texts, args.seed, strange.append)
+    settings, load_model, strange = settled(args), load or loader(args), []
+    texts = args.texts or ["builtin"]
+    found = [] if texts == ["none"] else sources(texts, args.seeds, strange.append)
     folder = Folder(args.out or "study")
     chosen = chosen_sheets(folder, args)
     if not found and not chosen:
         raise CaptureError("--texts none: without --tasks there is nothing to study", EXIT_USAGE)
-    if args.shard:
-        own, count = args.shard
-        found, chosen = found[own - 1 :: count], chosen[own - 1 :: count]
-        if not found and not chosen:
-            raise CaptureError(f"--shard {own}/{count}: no text and no task is left for it",
-                               EXIT_USAGE)
+    found, chosen = share_of(found, args.shard), share_of(chosen, args.shard)
+    if not found and not chosen:
+        raise CaptureError("--shard {}/{}: no text and no task is left for it".format(*args.shard), EXIT_USAGE)
     records = canonical_records(settings.policies)
     if chosen:
         only_static(settings.policies)
@@ -214,13 +197,13 @@ def study(args: argparse.Namespace, load=None, show=None) -> int:
         folder.note_model(loaded)
         return loaded
 
-    progress = Told(args.quiet, log="kvsim study")
     with folder.at_work(args.shard):
-        folder.settle(settings.shared(args.model))
-        failed = run_all(folder, found, load, settings, show or progress)
-        run_sheets(folder, chosen, load, settings, show or progress)
-        progress.close()
-        if not settings.keep_traces and not args.shard:
+        folder.settle({"model": args.model, "budgets": args.budgets, "prompt_tokens": args.prompt_tokens,
+                       "steps": args.steps, "probe": ",".join(args.probes), "dtype": args.dtype})
+        with contextlib.closing(Progress(False if args.quiet else None, log="kvsim study")) as progress:
+            failed = run_all(folder, found, load, settings, tell or progress.tell)
+            run_sheets(folder, chosen, load, settings, tell or progress.tell)
+        if not args.keep_traces and not args.shard:
             shutil.rmtree(folder.traces, ignore_errors=True)
         left_out = count_left_out(records, [
             *(folder.unserved(one.name) for one in found),

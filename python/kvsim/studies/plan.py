@@ -3,7 +3,8 @@ a task that are tried on the machine, in part; nothing of them stays."""
 
 import tempfile
 import time
-from dataclasses import dataclass, replace
+from argparse import Namespace
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..kvtrace.closed_loop import ClosedLoop, rows_at_once
@@ -14,7 +15,6 @@ from .cost import GB, kept_bytes, memory_bytes, shape_of, trace_bytes
 from .folder import Folder, Part
 from .run import (canonical_records, close_loop, is_static, missing, record_text, replay_text,
                   unserved)
-from .settings import Settings
 from .sources import Source, passage
 from .tasks import Sheet, run_instance
 
@@ -22,7 +22,7 @@ REPLAYED_LAYERS = 4   # of a trace, about: the others take as long
 TRIES = 3             # instances, until the full cache answers one right
 
 
-def plan_text(found: list[Source], chosen: list, loaded, settings: Settings, folder: Folder) -> str:
+def plan_text(found: list[Source], chosen: list, loaded, settings: Namespace, folder: Folder) -> str:
     """How much of the study is left, and what it takes."""
     lacks = {one: missing(folder, one.name, settings.policies) for one in found}
     work = [one for one in found if lacks[one]]
@@ -82,7 +82,7 @@ class Tried:
     refused: dict[str, str]
 
 
-def of_text(source: Source, loaded, settings: Settings, wanted: list[str]) -> Tried:
+def of_text(source: Source, loaded, settings: Namespace, wanted: list[str]) -> Tried:
     """Captures a text, replays all policies in some of its layers, and runs the model with one budget
     of every policy that changes the cache, which takes longest, and with sets of one that does not."""
     text = passage(source, loaded.tokenizer, settings.prompt_tokens, settings.steps)
@@ -96,7 +96,6 @@ def of_text(source: Source, loaded, settings: Settings, wanted: list[str]) -> Tr
         static = [one for one in served if is_static(one)]
         changing = [one for one in served if one not in static]
         replay = run = 0.0
-        one_budget = replace(settings, budgets=settings.budgets[:1])
         if served:
             with Trace(trace) as made:
                 layers = made.layers
@@ -105,7 +104,7 @@ def of_text(source: Source, loaded, settings: Settings, wanted: list[str]) -> Tr
             replay_text(trace, results, served, settings, layers=",".join(map(str, some)))
             replay = (time.monotonic() - begin) * len(layers) / len(some)
         if static:
-            replay_text(trace, results, static[:1], one_budget, overwrite=True)
+            replay_text(trace, results, static[:1], settings, budget=settings.budgets[0], overwrite=True)
             begin = time.monotonic()
             with ResultsFile(results) as file, \
                     ClosedLoop(loaded.model, first.ids, first.prompt_len, first=first) as loop:
@@ -114,7 +113,7 @@ def of_text(source: Source, loaded, settings: Settings, wanted: list[str]) -> Tr
                 loop.losses([file.sets(0, 0)] * loop.batch)
                 run += len(static) * (time.monotonic() - begin) / loop.batch
         if changing:
-            replay_text(trace, results, changing, one_budget, overwrite=True)
+            replay_text(trace, results, changing, settings, budget=settings.budgets[0], overwrite=True)
             begin = time.monotonic()
             close_loop(trace, Part(results, Path(place) / "loop.nc"), loaded, first, settings,
                        lambda share: None)
@@ -122,7 +121,7 @@ def of_text(source: Source, loaded, settings: Settings, wanted: list[str]) -> Tr
     return Tried(capture, replay, run / max(1, len(served)), refused)
 
 
-def of_instance(chosen: list[Sheet], records: list[str], loaded, settings: Settings) -> tuple[float, str]:
+def of_instance(chosen: list[Sheet], records: list[str], loaded, settings: Namespace) -> tuple[float, str]:
     """Seconds of the first instance left that the full cache answers right, or of the last one tried,
     and its name."""
     sheet, (number, lacks, *_) = next((sheet, left) for sheet in chosen
@@ -138,7 +137,7 @@ def of_instance(chosen: list[Sheet], records: list[str], loaded, settings: Setti
     return seconds, f"{sheet.name} {other}"
 
 
-def answers_left(chosen: list[Sheet], records: list[str], settings: Settings) -> tuple[int, int]:
+def answers_left(chosen: list[Sheet], records: list[str], settings: Namespace) -> tuple[int, int]:
     """Instances that lack answers, and the answers."""
     instances = answers = 0
     for sheet in chosen:

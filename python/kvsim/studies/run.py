@@ -1,7 +1,9 @@
 """Works a study off: capture, replay, closed loop, text by text; what is finished is not run again."""
 
 import json
+from argparse import Namespace
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 from ..errors import Error
@@ -10,13 +12,10 @@ from ..kvtrace.kept_sets import has_static_sets
 from ..policy import answers, described
 from ..program import options, run
 from ..trace import Trace
+from ..units import Tell, work_off
 from ..whole import write_text
 from .folder import Folder, Part
-from .settings import Settings
 from .sources import Source, passage
-
-#: Told: what is worked on ("code-0: closed loop"), and the share of it that is done.
-Tell = Callable[[str, float], None]
 
 
 def missing(folder: Folder, name: str, policies: list[str]) -> list[str]:
@@ -51,7 +50,7 @@ def by_record(refused: dict[str, str]) -> dict[str, str]:
     return {described(one)["canonical"]: why for one, why in refused.items()}
 
 
-def run_text(folder: Folder, source: Source, loaded, settings: Settings, tell: Tell) -> None:
+def run_text(folder: Folder, source: Source, loaded, settings: Namespace, tell: Tell) -> None:
     """Does the rest of one text. Policies that its trace cannot serve are noted, and left out."""
     wanted = missing(folder, source.name, settings.policies)
     trace = folder.traces / f"{source.name}.h5"
@@ -77,7 +76,7 @@ def run_text(folder: Folder, source: Source, loaded, settings: Settings, tell: T
         trace.unlink()
 
 
-def capture(folder: Folder, source: Source, loaded, settings: Settings, trace: Path, tell: Tell):
+def capture(folder: Folder, source: Source, loaded, settings: Namespace, trace: Path, tell: Tell):
     """The trace of a text, and what is known of it; returns the FirstPass."""
     tell(f"{source.name}: capture", 0)
     folder.traces.mkdir(exist_ok=True)
@@ -95,7 +94,7 @@ def capture(folder: Folder, source: Source, loaded, settings: Settings, trace: P
     return first
 
 
-def record_text(text, name: str, loaded, settings: Settings, trace: Path, keep_first: bool = False):
+def record_text(text, name: str, loaded, settings: Namespace, trace: Path, keep_first: bool = False):
     """The trace of a passage; returns the FirstPass where somebody wants it."""
     from ..kvtrace.capture import CaptureOptions, capture_trace
     from ..kvtrace.record import choose_attention
@@ -107,14 +106,14 @@ def record_text(text, name: str, loaded, settings: Settings, trace: Path, keep_f
         keep_first=keep_first)["first"]
 
 
-def replay_text(trace: Path, results: Path, policies: list[str], settings: Settings, **more) -> None:
-    """The results file of a trace; `more`: further options of the replay."""
-    run(["replay", trace, "-o", results, "--save-keep", "-q", *options(
-        policy=policies, budget=",".join(settings.budgets), metric=",".join(settings.metrics) or None,
-        threads=settings.threads or None, **more)], False)
+def replay_text(trace: Path, results: Path, policies: list[str], settings: Namespace, **more) -> None:
+    """The results file of a trace; `more`: further options of the replay, or others than the settings'."""
+    run(["replay", trace, "-o", results, "--save-keep", "-q", *options(**{
+        "policy": policies, "budget": ",".join(settings.budgets), "metric": settings.metrics,
+        "threads": settings.threads or None} | more)], False)
 
 
-def close_loop(trace: Path, part: Part, loaded, first, settings: Settings,
+def close_loop(trace: Path, part: Part, loaded, first, settings: Namespace,
                tell: Callable[[float], None]) -> None:
     from ..kvtrace import closed_loop_command as command
 
@@ -136,18 +135,18 @@ def count_left_out(records: list[str], refused: Iterable[dict[str, str]]) -> dic
     return found
 
 
-def run_all(folder: Folder, found: list[Source], load: Callable[[], object], settings: Settings,
+def run_all(folder: Folder, found: list[Source], load: Callable[[], object], settings: Namespace,
             tell: Tell) -> dict[str, str]:
     """All texts; those that cannot be run are left out: name -> why, in one line."""
     failed = {}
-    work = [one for one in found if missing(folder, one.name, settings.policies)]
-    loaded = load() if work else None
-    for number, source in enumerate(work):
-        def said(what: str, share: float, number: int = number) -> None:
-            tell(f"[{number + 1}/{len(work)}] {what}", (number + share) / len(work))
 
+    def unit(source: Source, tell: Tell) -> None:
         try:
-            run_text(folder, source, loaded, settings, said)
+            run_text(folder, source, loaded, settings, tell)
         except (Error, RuntimeError, MemoryError) as error:
             failed[source.name] = (str(error).splitlines() or [type(error).__name__])[0]
+
+    work = [one for one in found if missing(folder, one.name, settings.policies)]
+    loaded = load() if work else None
+    work_off([[partial(unit, one)] for one in work], tell)
     return failed

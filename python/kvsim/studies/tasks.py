@@ -8,7 +8,7 @@ An instance is tried with the full cache first. Only where that answer is right 
 
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pandas
@@ -18,13 +18,14 @@ from ..kvtrace.kept_sets import ResultsFile
 from ..kvtrace.markup import parse_text
 from ..kvtrace.prompt import render, tokenize
 from ..tasks import QUESTIONS, TASKS, Task, instance
-from ..units import Lines, Tell, Unit
+from ..units import Lines, Tell, Unit, work_off
 from .folder import TABLES, Folder
 from .run import by_record, canonical_records, is_static, replay_text, unserved
 
 #: Of a task no more instances are tried than so many times those wanted.
 TRIES = 4
 CACHES_AT_ONCE = 64
+TASK_SEED = 0
 
 
 def records_of(line: dict) -> set[str]:
@@ -100,20 +101,26 @@ def only_static(policies: list[str]) -> None:
                                "answer freely", EXIT_USAGE)
 
 
-def run_sheets(folder: Folder, chosen: list, load, settings, tell) -> None:
+def run_sheets(folder: Folder, chosen: list, load, settings, tell: Tell) -> None:
     """Does the rest of all sheets, of tasks and of benchmarks; `load()` gives the model."""
     records = canonical_records(settings.policies)
-    for i, sheet in enumerate(chosen):
+
+    def units(sheet) -> Iterator[Unit]:
         for item, lacks, done, count in sheet.left(records, settings.instances):
-            tell(f"[{i + 1}/{len(chosen)}] {sheet.name}: {done} of {count}", (i + done / count) / len(chosen))
-            sheet.ask(folder, item, load(), settings, [settings.policies[at] for at in lacks])
+            def work(tell: Tell, item=item, lacks=lacks, done=done, count=count) -> None:
+                tell(f"{sheet.name}: {done} of {count}", done / count)
+                sheet.ask(folder, item, load(), settings, [settings.policies[at] for at in lacks])
+
+            yield work
+
+    work_off([units(one) for one in chosen], tell)
 
 
 def run_instance(folder: Folder, sheet: Sheet, loaded, settings, number: int,
                  policies: list[str]) -> dict:
     """The line of an instance: the full cache's answer, and those of every policy and budget where
     it is right."""
-    one = instance(sheet.task, settings.task_seed, number)
+    one = instance(sheet.task, TASK_SEED, number)
     found = answers_of(folder, sheet.name, parse_text(one.prompt(sheet.question),
                                                       f"{sheet.name} {number}"),
                        one.raw, sheet.task.tokens, loaded, settings, policies,
@@ -203,7 +210,7 @@ def captured(folder: Folder, name: str, conversation, how, written: tuple, loade
         refused = unserved(trace, policies, settings.budgets)
         served, cells = [one for one in policies if one not in refused], []
         if served:
-            replay_text(trace, results, served, replace(settings, metrics=[]))
+            replay_text(trace, results, served, settings, metric=None)
             with ResultsFile(results) as file:
                 cells = [(policy, budget, file.sets(p, b)) for p, policy in enumerate(file.policies)
                          for b, budget in enumerate(file.budget_labels)]
