@@ -26,9 +26,10 @@ def _tqdm():
 class Progress:
     """How far one command or call is."""
 
-    def __init__(self, wanted: bool | None = None, json: bool = False, log: str = ""):
-        """`wanted`: a bar (True), nothing (False), or a bar on a terminal and in notebooks, else lines of `log`, the
-        name of a command (None). `json`: lines of JSON whatever else is wanted."""
+    def __init__(self, wanted: bool | None = None, quiet: bool = False, json: bool = False, log: str = ""):
+        """`wanted`: a bar (True), nothing (False, `quiet`), or a bar on a terminal and in notebooks, else lines of
+        `log`, the name of a command (None). `json`: lines of JSON whatever else is wanted."""
+        wanted = False if quiet else wanted
         looked_at = sys.stderr.isatty() or "ipykernel" in sys.modules
         self.json = json
         self.draws = not json and (looked_at if wanted is None else wanted)
@@ -40,8 +41,9 @@ class Progress:
     @classmethod
     def of(cls, words: Sequence[str]) -> "Progress":
         """As the words of a command of the program ask for."""
-        return cls(False if "-q" in words or "--quiet" in words else None,
-                   any(one in ("--progress=json", ("--progress", "json")) for one in (*words, *pairwise(words))))
+        as_json = ("--progress=json", ("--progress", "json"))
+        return cls(quiet="-q" in words or "--quiet" in words,
+                   json=any(one in as_json for one in (*words, *pairwise(words))))
 
     def show(self, share: float, what: str, part: str = "") -> None:
         """`share` in [0, 1] is done, `what` being worked on, a `part` of the work."""

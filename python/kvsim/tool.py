@@ -113,11 +113,6 @@ def names(known: Iterable[str], what: str) -> Callable[[str], list[str]]:
     return convert
 
 
-def say(line: str) -> None:
-    """A note on standard error."""
-    print(printable(f"kvsim: {line}"), file=sys.stderr, flush=True)
-
-
 def put_line(line: object) -> None:
     """A line on standard output, at once."""
     try:

@@ -300,22 +300,33 @@ class Searches(WithTexts):
         done = self.command(self.file(), cut)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(self.values(cut), self.values(whole))
-        self.assertEqual(*((one / "measured.jsonl").read_bytes() for one in (cut, whole)))
+        self.assertEqual(*((one / "units.jsonl").read_bytes() for one in (cut, whole)))
         again = self.command(self.file(), cut)
         self.assertEqual(again.stderr, "")   # nothing was left to do
         self.assertEqual(self.values(cut), self.values(whole))
 
-    def test_what_was_measured_but_not_told_is_not_measured_again(self):
-        config = self.config()
-        study = Study(config, self.folder / "study")
+    def killed(self, method):
+        """Candidates of a study that is killed while it measures or tells a group, and then goes on."""
+        folder = self.folder / method
+        study = Study(self.config(), folder)
         worker = units.Worker(study.workers)
-        outcomes = study._evaluate(study._ask(worker, 4))
+        group = study._ask(worker, 4)
+        with unittest.mock.patch.object(study, method, side_effect=KeyboardInterrupt), \
+                self.assertRaises(KeyboardInterrupt):
+            study._evaluate(group)
+            study._tell()
         worker.close()
-        again = Study(config, self.folder / "study")
+        again = Study(self.config(), folder)
         with unittest.mock.patch.object(again.replayer, "measure", side_effect=AssertionError("measured again")):
             again.run(4)
-        self.assertEqual([one.values for one in again.trials()], [one["values"] for one in outcomes])
         self.assertEqual(list(again.workers.iterdir()), [])
+        return self.values(folder)
+
+    def test_what_was_measured_is_not_measured_again(self):
+        Study(self.config(), self.folder / "whole").run(4)
+        whole = self.values(self.folder / "whole")
+        self.assertEqual(self.killed("_values"), whole)   # all texts are measured, nothing is told
+        self.assertEqual(self.killed("_tell"), whole)
 
     def test_a_line_that_cannot_be_written_leaves_nothing_and_ends_the_journal(self):
         config = self.config()

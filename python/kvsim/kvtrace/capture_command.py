@@ -168,7 +168,7 @@ def run(args: argparse.Namespace, command: list[str]) -> None:
         record=record)
     loaded = load_model(args.model, args.gguf, args.model_dtype, args.device, args.threads,
                         args.layers)
-    result = capture_trace(loaded, conversation, options, args.out, Progress(False if args.quiet else None).steps)
+    result = capture_trace(loaded, conversation, options, args.out, Progress(quiet=args.quiet).steps)
     if not args.quiet:
         print(printable(summary(args.out, result)))
         limit = getattr(loaded.config, "max_position_embeddings", None)

@@ -100,7 +100,7 @@ def cache_of(results, live, policy: int, budget: int):
 
 def run_pairs(loop, results, pairs: list[tuple[int, int]], journal, args) -> int:
     """Runs what the journal lacks, equal sets once; returns how many caches were run."""
-    progress = args.show or functools.partial(Progress(False if args.quiet else None, log="kvsim closed-loop").steps, "closed loop")
+    progress = args.show or functools.partial(Progress(quiet=args.quiet, log="kvsim closed-loop").steps, "closed loop")
     reference = loop.generate([None], args.generate)[0] if args.generate else None
     alike: dict[str, list[tuple[int, int]]] = {}     # by the cache's digest: all pairs that have it
     for pair in pairs:

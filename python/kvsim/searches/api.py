@@ -132,7 +132,7 @@ def run(args: argparse.Namespace) -> None:
     if args.shard and args.report:
         raise UsageError("search: one share does not know the best: found --shard with --report, "
                          "expected --report without --shard when all shards are over")
-    with contextlib.closing(Progress(False if args.quiet else None, args.progress == "json", "kvsim search")) as progress:
+    with contextlib.closing(Progress(quiet=args.quiet, json=args.progress == "json", log="kvsim search")) as progress:
         found = _search(args.config, args.out, progress.tell, args.trials, args.report, args.closed_loop,
                         args.model, args.threads, args.shard)
     if not args.shard:

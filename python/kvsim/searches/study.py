@@ -7,6 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import optuna
@@ -28,9 +29,9 @@ NAME = "search"   # of the study in Optuna's storage
 class Journal(JournalFileBackend):
     """Optuna's storage as a file of whole lines."""
 
-    def __init__(self, lines: Lines):
-        super().__init__(str(lines.path))
-        self.lines = lines
+    def __init__(self, path: Path):
+        super().__init__(str(path))
+        self.lines = Lines(path)
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
         self.lines.add(*logs)
@@ -88,7 +89,7 @@ class Candidate:
     typed: str
     record: str = ""   # canonical
     measured: list[Measured] = field(default_factory=list)
-    state: str = ""
+    state: str = ""   # the last one, when it is known
     values: list[float] | None = None
     more: dict[str, Any] = field(default_factory=dict)   # attributes of the trial
 
@@ -115,7 +116,7 @@ class Study:
         self.folder = Folder(out)
         self.workers = self.folder.path / "workers"
         self.turn = Lock(self.folder.path / "turn.lock")   # who asks for candidates, one at a time
-        self.units = Lines(self.folder.path / "measured.jsonl")
+        self.units = Lines(self.folder.path / "units.jsonl")
         self.space = Space(config)
         self.searched = list(map(text_of, config.search))
         self.aside = list(map(text_of, config.report))
@@ -128,7 +129,8 @@ class Study:
         self.folder.make(self.workers)
         with self.turn.held():
             self.optuna = optuna.create_study(
-                storage=JournalStorage(Journal(Lines(self.folder.path / "study.journal"))), study_name=NAME, load_if_exists=True,
+                storage=JournalStorage(Journal(self.folder.path / "study.journal")), study_name=NAME,
+                load_if_exists=True,
                 pruner=PRUNERS[config.pruner.kind](config.pruner), sampler=Seeded(config),
                 directions=[one.direction for one in config.objectives])
             self._claim(starts)
@@ -183,7 +185,7 @@ class Study:
         again, whoever measured it."""
         text, layers = look
         at = look_key(look)
-        found = {one["record"]: one["measured"] for one in self.units.read() if one["look"] == at}
+        found = {one["record"]: one["measured"] for one in self.units.read() if one.get("look") == at}
         if lacks := sorted(set(records) - found.keys()):
             new = self.replayer.measure(text.file, lacks, layers)
             self.units.add(*({"look": at, "record": record, "measured": one} for record, one in new.items()
@@ -214,9 +216,9 @@ class Study:
                 continue
 
             def work(tell: Tell, group: list[Candidate] = group) -> None:
-                outcomes = self._evaluate(group)
+                self._evaluate(group)
                 with self.turn.held():
-                    self._tell(outcomes)
+                    self._tell()
                 finished = sum(one.state.is_finished() for one in self.trials())
                 tell(said(self), min(1.0, finished / wanted))
 
@@ -225,6 +227,7 @@ class Study:
     def _ask(self, worker: Worker, wanted: int) -> list[Candidate]:
         """The next group: candidates that a dead process left, else new ones."""
         with self.turn.held():
+            self._tell()
             orphans = [one for one in self.trials() if one.state == TrialState.RUNNING and
                        not worker.is_alive(one.user_attrs.get("worker", ""))]
             asked = sum(one.state != TrialState.WAITING for one in self.trials())
@@ -244,7 +247,7 @@ class Study:
 
     # ---- measured text by text; candidates that are given up leave their group on the way ----
 
-    def _evaluate(self, group: Sequence[Candidate]) -> list[dict[str, Any]]:
+    def _evaluate(self, group: Sequence[Candidate]) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")   # of values reported twice, after an interruption
             self._check(group)
@@ -254,7 +257,7 @@ class Study:
             for one in at_work(group):
                 if values := self._values(one, self.config.objectives, one.measured, self.looks[-len(self.searched):]):
                     one.end("COMPLETE", values)
-        return [one.outcome() for one in sorted(group, key=lambda one: one.trial.number)]
+        self.units.add({"group": [one.outcome() for one in sorted(group, key=lambda one: one.trial.number)]})
 
     def _check(self, group: Sequence[Candidate]) -> None:
         """Records that a replay would refuse are infeasible; others get their canonical text."""
@@ -319,16 +322,16 @@ class Study:
 
     # ---- what becomes of them ----
 
-    def _tell(self, outcomes: list[dict[str, Any]]) -> None:
-        trials = {one.number: one for one in self.trials()}
-        for one in outcomes:
-            trial = trials[one["number"]]
-            if trial.state != TrialState.RUNNING:
-                continue
-            told = Trial(self.optuna, trial._trial_id)
-            for name, value in one["attributes"].items():
-                told.set_user_attr(name, value)
-            self.optuna.tell(told, one["values"], TrialState[one["state"]])
+    def _tell(self) -> None:
+        """Tells Optuna what became of candidates, also of those of a process that was killed before it came to
+        that. All of a group at once: who prunes, and whose record was measured before, hangs on who is told."""
+        running = {one.number: one for one in self.trials() if one.state == TrialState.RUNNING}
+        for outcome in [one for unit in self.units.read() for one in unit.get("group", ())]:
+            if outcome["number"] in running:
+                trial = Trial(self.optuna, running[outcome["number"]]._trial_id)
+                for name, value in outcome["attributes"].items():
+                    trial.set_user_attr(name, value)
+                self.optuna.tell(trial, outcome["values"], TrialState[outcome["state"]])
 
     # ---- what was found ----
 

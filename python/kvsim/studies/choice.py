@@ -64,7 +64,7 @@ def replayed(args: argparse.Namespace, place: Path, load=None, tell=None) -> lis
     found = sources(args.text, [0], lambda path: note(f"{path}: no UTF-8 text, left out"), "--text")
     wanted = settings.policies
     canonical_records(wanted)
-    progress = Progress(False if args.quiet else None, log="kvsim choose")
+    progress = Progress(quiet=args.quiet, log="kvsim choose")
     tell = tell or progress.tell
     loaded = (load or command.loader(args))()
     files = []

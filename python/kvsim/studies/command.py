@@ -200,7 +200,7 @@ def study(args: argparse.Namespace, load=None, tell=None) -> int:
     with folder.at_work(args.shard):
         folder.settle({"model": args.model, "budgets": args.budgets, "prompt_tokens": args.prompt_tokens,
                        "steps": args.steps, "probe": ",".join(args.probes), "dtype": args.dtype})
-        with contextlib.closing(Progress(False if args.quiet else None, log="kvsim study")) as progress:
+        with contextlib.closing(Progress(quiet=args.quiet, log="kvsim study")) as progress:
             failed = run_all(folder, found, load, settings, tell or progress.tell)
             run_sheets(folder, chosen, load, settings, tell or progress.tell)
         if not args.keep_traces and not args.shard:
