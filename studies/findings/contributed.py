@@ -13,7 +13,7 @@ import pandas
 
 from kvsim.errors import DataError
 from kvsim.studies import table as boards
-from kvsim.studies.page import is_hindsight, number
+from kvsim.studies.table import is_hindsight, number
 
 #: Files of a folder and the columns that each has at least. Those of tasks stand there together.
 TEXTS = {
@@ -86,7 +86,7 @@ def table(studies: Path) -> tuple[list[str], list[list[str]]]:
 def by_category(studies: Path, model: str) -> tuple[list[str], list[list[str]]]:
     """Header and rows: the loss relative to the reference by category of texts, at all budgets."""
     found = pandas.read_csv(studies / "contributed" / model / "categories.csv", dtype={"budget": str})
-    budgets = sorted(set(found.budget), key=boards.budget_key)
+    budgets = boards.budgets_of(found)
     cells = found.set_index(["policy", "category", "budget"]).relative
     order = found.groupby("policy").relative.apply(lambda own: own.map(math.log).mean())
     texts = found.groupby("category").texts.max()

@@ -28,7 +28,7 @@ from kvsim.bytes_for_loss import by_policy, least_cost
 from kvsim.kvtrace.model import LoadedModel
 from kvsim.plain import csv_text
 from kvsim.program import find_program
-from kvsim.studies import api, command, plan, run, sources, table
+from kvsim.studies import api, command, page, plan, run, sources, table
 from kvsim.studies.folder import COLUMNS, Folder
 
 STORY = ("The keeper carried the oil up the steps and trimmed the wick. {} boats came home, and {} "
@@ -75,6 +75,10 @@ class WithTexts(unittest.TestCase):
 
 
 class Runs(WithTexts):
+    def joined(self, folders, out):
+        page.join(folders, out)
+        return api.opened(out)
+
     def test_losses_are_those_of_the_commands_one_by_one(self):
         found = self.study(keep_traces=True)
         self.assertEqual(list(found.losses), list(COLUMNS))
@@ -257,20 +261,20 @@ class Runs(WithTexts):
     def test_studies_are_joined(self):
         one = self.study("a", texts=[self.texts / "story0.txt"])
         other = self.study("b", texts=[self.texts / "story1.txt"])
-        both = api.merge_studies([one.folder, other.folder], self.folder / "both")
+        both = self.joined([one.folder, other.folder], self.folder / "both")
         apart = pandas.concat([one.losses, other.losses], ignore_index=True)
         pandas.testing.assert_frame_equal(both.losses.reset_index(drop=True), apart)
-        again = api.merge_studies([one.folder, other.folder], self.folder / "both")
+        again = self.joined([one.folder, other.folder], self.folder / "both")
         self.assertEqual(len(again.losses), len(apart))   # nothing twice
         model = load("qwen3", self.tokenizer)
         model.name_or_path = "tiny/qwen"
         third = self.study("c", model, [self.texts / "story0.txt"])
-        models = api.merge_studies([one.folder, third.folder], self.folder / "models")
+        models = self.joined([one.folder, third.folder], self.folder / "models")
         self.assertEqual(len(set(models.losses.model)), 2)
         self.assertIn("tiny/qwen", (self.folder / "models" / "index.html").read_text("utf-8"))
         fewer = self.study("d", budgets=[0.2])
         with self.assertRaisesRegex(kvsim.DataError, "budgets"):
-            api.merge_studies([one.folder, fewer.folder], self.folder / "wrong")
+            self.joined([one.folder, fewer.folder], self.folder / "wrong")
 
     def test_the_command_and_its_plan(self):
         self.save_model()

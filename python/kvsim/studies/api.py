@@ -169,11 +169,3 @@ def opened(folder: str | PathLike, failed: int = 0) -> StudyResults:
     place.settings()
     return StudyResults(place.path, place.losses(), place.path / "index.html", failed,
                         answers(place))
-
-
-def merge_studies(folders: Iterable[str | PathLike], out: str | PathLike) -> StudyResults:
-    """One study of several, as `kvsim study merge`."""
-    from .page import join
-
-    join(folders, out)
-    return opened(out)

@@ -20,12 +20,12 @@ from ..tasks import TASKS
 from ..whole import write_text
 from . import benchmarks, table
 from .folder import COLUMNS, Folder, merge
+from .table import is_hindsight, number
 from .tasks import answers, solved
 
 LINES = 8       # policies that a figure draws: more cannot be told apart
 WORST = 3       # steps of a policy and text
 SHOWN_WORST = 6   # rows of a policy
-HINDSIGHT = "oracle"   # begins the names of policies that know the future
 
 
 def write(folder: Folder, reference: str | None = None, title: str | None = None,
@@ -98,19 +98,6 @@ def about_texts(folder: Folder, tables: dict[str, pandas.DataFrame], reference: 
     return [*body, worst_steps(folder), method(tables["texts.csv"], losses)]
 
 
-def is_hindsight(policy: str) -> bool:
-    """Oracles know the future: a floor, no competitor."""
-    return policy.startswith(HINDSIGHT)
-
-
-def number(value: float) -> str:
-    if not math.isfinite(value):
-        return "–"
-    if value >= 100 or value == 0:
-        return f"{value:.0f}"
-    return f"{value:.2f}" if value >= 0.1 else f"{value:.2g}"
-
-
 def code(text: str) -> str:
     return f"<code>{escape(text)}</code>"
 
@@ -145,20 +132,18 @@ def listed(summary: str, rows: pandas.DataFrame, **heads: str) -> str:
     return fold(summary, told) if summary else told
 
 
-def grid(rows: pandas.DataFrame, budgets: list[str], policies: Iterable[str],
-         cell: Callable[[Any], str], across: str = "budget", reference: str = "") -> str:
+def grid(rows: pandas.DataFrame, policies: Iterable[str], cell: Callable[[Any], str], across: str = "budget",
+         reference: str = "") -> str:
     """Policies by budgets; `cell` of a row."""
-    cells = {(one.policy, one.budget): cell(one) for one in rows.itertuples()}
-    return rows_of((f"policy \\ {across}", *map(escape, budgets)), (
-        (code(policy), *(cells.get((policy, one), "–") for one in budgets)) for policy in policies),
+    return rows_of((f"policy \\ {across}", *map(escape, table.budgets_of(rows))), (
+        (code(policy), *cells) for policy, *cells in table.grid(rows, policies, cell)),
         reference and code(reference))
 
 
 def verdict(losses: pandas.DataFrame, board: pandas.DataFrame, reference: str, of: str = "") -> str:
     """The best at each budget, in one sentence for each model. `of`: what budgets are shares of."""
     said = []
-    for model, own in table.competing(board[~board.policy.map(is_hindsight)]).groupby(
-            "model", sort=False):
+    for model, own in table.competing(board).groupby("model", sort=False):
         best = own.loc[own.groupby("budget", sort=False).relative.idxmin()]
         words = "; ".join(
             f"<b>{code(policy)}</b> at "
@@ -172,33 +157,23 @@ def verdict(losses: pandas.DataFrame, board: pandas.DataFrame, reference: str, o
                             "distribution from that with the full cache. Lower is better.</p>")
 
 
-def by_loss(board: pandas.DataFrame) -> pandas.Series:
-    """Of each policy the mean over budgets of the loss's logarithm."""
-    return board.assign(log=board.relative.map(math.log)).groupby("policy").log.mean()
-
-
 def leaderboard(board: pandas.DataFrame, reference: str, across: str) -> str:
     """A table of policies by budget, or by what else `across` says the columns are."""
-    order = by_loss(board)
-    competing = table.competing(board[~board.policy.map(is_hindsight)])
-    there = set(competing.policy)
-    best = competing.groupby("budget").relative.min()
+    best = table.competing(board).groupby("budget").relative.min()
 
     def cell(one) -> str:
         off = table.off_budget(one.held)
-        mark = ' class="best"' if not off and one.relative == best[one.budget] else ""
-        spread = f" [{number(one.low)}, {number(one.high)}]" if math.isfinite(one.low) else ""
+        mark = ' class="best"' if not off and one.relative == best.get(one.budget) else ""
         return (f'<td{mark} title="worst text {escape(str(one.worst_text))}: {number(one.worst)}; '
                 f'{number(one.kl)} nats; {number(one.bytes)} of the bytes, {number(one.held)} times '
-                f'what the budget gives">{number(one.relative)}{escape(off)}{spread}</td>')
+                f'what the budget gives">{number(one.relative)}{escape(off)}{table.interval(one)}</td>')
 
-    ranked = sorted(order.index, key=lambda one: (is_hindsight(one), one not in there, order[one]))
-    return grid(board, sorted(set(board.budget), key=table.budget_key), ranked, cell, across, reference)
+    return grid(board, table.least_first(board), cell, across, reference)
 
 
 def drawn(board: pandas.DataFrame, reference: str) -> list[str]:
     """Policies of a figure: the best ones, the reference, one oracle."""
-    ranked = by_loss(board).sort_values(kind="stable").index
+    ranked = table.by_loss(board).sort_values(kind="stable").index
     oracles = [one for one in ranked if is_hindsight(one)][:1]
     chosen = [one for one in ranked if not is_hindsight(one)][: LINES - 2]
     return [*oracles, *chosen, *([reference] if reference not in chosen else [])]
@@ -268,7 +243,7 @@ def least_bytes(least: pandas.DataFrame) -> str:
 def every_text(losses: pandas.DataFrame, reference: str) -> str:
     found = table.relative(losses, reference)
     parts = ["<p>Loss relative to the reference; green is less, red is more.</p>"]
-    for budget in sorted(set(found.budget), key=table.budget_key):
+    for budget in table.budgets_of(found):
         own = found[found.budget == budget]
         wide = own.pivot(index="policy", columns="text", values="log")
         order = own.drop_duplicates("text").sort_values(["category", "text"]).text
@@ -389,5 +364,4 @@ def means(rows: pandas.DataFrame, value: str, digits: int) -> str:
         mark = ' class="best"' if getattr(one, value) == best[one.budget] else ""
         return f"<td{mark}>{getattr(one, value):.{digits}f} [{one.low:.2f}, {one.high:.2f}]</td>"
 
-    order = rows.groupby("policy")[value].mean().sort_values(ascending=False, kind="stable").index
-    return grid(rows, list(dict.fromkeys(rows.budget)), order, cell)
+    return grid(rows, table.best_first(rows, value), cell)

@@ -2,6 +2,9 @@
 whether KL orders policies as tasks do."""
 
 import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import numpy as np
 import pandas
@@ -82,9 +85,57 @@ def off_budget(held: float) -> str:
     return "" if ranking.alike(held) else ">" if held > 1 else "<"
 
 
+def is_hindsight(policy: str) -> bool:
+    """Oracles know the future: a floor, no competitor."""
+    return policy.startswith("oracle")
+
+
 def competing(board: pandas.DataFrame) -> pandas.DataFrame:
-    """The rows that are compared: of policies that hold what the budget gives."""
-    return board[board.held.map(off_budget) == ""]
+    """The rows that are compared: of policies that hold what the budget gives, without hindsight."""
+    return board[(board.held.map(off_budget) == "") & ~board.policy.map(is_hindsight)]
+
+
+def by_loss(board: pandas.DataFrame) -> pandas.Series:
+    """Of each policy the mean over budgets of the loss's logarithm."""
+    return np.log(board.relative).groupby(board.policy, sort=False).mean()
+
+
+def least_first(board: pandas.DataFrame) -> list[str]:
+    """Policies by loss; those that are compared nowhere come behind the others, and hindsight last."""
+    order, there = by_loss(board), set(competing(board).policy)
+    return sorted(order.index, key=lambda one: (is_hindsight(one), one not in there, order[one]))
+
+
+def best_first(rows: pandas.DataFrame, by: str) -> list[str]:
+    """Policies by what they get right, hindsight last."""
+    means = rows.groupby("policy", sort=False)[by].mean()
+    return sorted(means.index, key=lambda one: (is_hindsight(one), -means[one]))
+
+
+def budgets_of(rows: pandas.DataFrame) -> list[str]:
+    """The budgets of a table by their sizes."""
+    return sorted(dict.fromkeys(rows.budget), key=budget_key)
+
+
+def grid(rows: pandas.DataFrame, order: Iterable[str], cell: Callable[[Any], str]) -> Iterator[list[str]]:
+    """Policies in their order with what stands at each of `budgets_of`: `cell` of a row."""
+    cells = {(one.policy, one.budget): cell(one) for one in rows.itertuples()}
+    budgets = budgets_of(rows)
+    return ([policy, *(cells.get((policy, one), "–") for one in budgets)] for policy in order)
+
+
+def number(value: float) -> str:
+    """A loss, or a ratio of two, for people."""
+    if not math.isfinite(value):
+        return "–"
+    if value >= 100 or value == 0:
+        return f"{value:.0f}"
+    return f"{value:.2f}" if value >= 0.1 else f"{value:.2g}"
+
+
+def interval(row: Any, shown: Callable[[float], str] = number) -> str:
+    """The interval of a row behind its value; nothing where it has none."""
+    return f" [{shown(row.low)}, {shown(row.high)}]" if math.isfinite(row.low) else ""
 
 
 def held(losses: pandas.DataFrame) -> str:

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pandas
 
 from .. import ranking
@@ -12,7 +11,7 @@ from ..plain import counted
 from ..table_text import table_text
 from . import benchmarks, table
 from .folder import Folder
-from .page import is_hindsight, number
+from .table import interval, is_hindsight, number
 from .tasks import Lines, answers
 
 PAPER_MARKS = "bold: best at its budget; †: not told apart from it"
@@ -44,13 +43,10 @@ class Printed:
         """The leaderboard: losses relative to the reference's."""
         board = table.leaderboard(losses, reference)
         held = board.set_index(["policy", "budget"]).held.to_dict()
-        there = set(table.competing(board).policy)
-        order = sorted(dict.fromkeys(board.policy), key=lambda one: (
-            is_hindsight(one), one not in there, board[board.policy == one].relative.mean()))
         texts = losses.drop_duplicates("text")
         facts = self.folder.facts()
         return self.table(
-            board, order, lambda one: number(one.relative) + interval(one, number),
+            board, table.least_first(board), lambda one: number(one.relative) + interval(one),
             marks_of(losses.assign(kl=losses.kl.clip(lower=table.LEAST)), "kl", "text", held, scale="log"),
             f"Loss (KL divergence) of {model} relative to {reference}, geometric mean over texts "
             "[95 % interval]; lower is better",
@@ -68,7 +64,7 @@ class Printed:
         right = right[(right.task == table.ALL) & (right.question == table.ALL)]
         named = table.with_instances(answered)
         return self.table(
-            right, best_first(right, "accuracy"),
+            right, table.best_first(right, "accuracy"),
             lambda one: f"{one.accuracy:.2f}" + interval(one, "{:.2f}".format),
             marks_of(named, "right", "instance", scale="share", more_is_better=True),
             f"Right answers of {model}, of those that the full cache gives right, all tasks [95 % interval]",
@@ -81,7 +77,7 @@ class Printed:
         found = found[found.task == table.ALL]
         head = next(iter(Lines(self.folder.benchmarks / f"{name}-{way}.jsonl").read()), {})
         return self.table(
-            found, best_first(found, "score"),
+            found, table.best_first(found, "score"),
             lambda one: f"{one.score:.3f}" + interval(one, "{:.2f}".format),
             score_marks(found, benchmarks.score_tests(asked)),
             f"Mean score of {model} on {name}, question {way}, all questions of the file "
@@ -145,15 +141,6 @@ def score_marks(scores: pandas.DataFrame, tests: pandas.DataFrame) -> dict[tuple
     return found
 
 
-def best_first(rows: pandas.DataFrame, by: str) -> list[str]:
-    means = rows.groupby("policy", sort=False)[by].mean()
-    return sorted(means.index, key=lambda one: (is_hindsight(one), -means[one]))
-
-
-def interval(row: Any, shown: Callable[[float], str]) -> str:
-    return f" [{shown(row.low)}, {shown(row.high)}]" if np.isfinite(row.low) else ""
-
-
 def ends(numbers: pandas.Series) -> list[int]:
     return [int(numbers.min()), int(numbers.max())]
 
@@ -162,10 +149,8 @@ def grid(rows: pandas.DataFrame, order: list[str], *, cell: Callable[[Any], str]
          marked: Mapping[tuple[str, str], str], form: str, title: str, notes: list[str],
          provenance: dict[str, Any]) -> str:
     """Policies in their order by budgets; `cell` says what stands there."""
-    cells = {(one.policy, one.budget): cell(one) for one in rows.itertuples()}
-    budgets = sorted(dict.fromkeys(rows.budget), key=table.budget_key)
-    frame = pandas.DataFrame([[policy, *(cells.get((policy, one), "–") for one in budgets)]
-                              for policy in order], columns=["policy", *budgets])
+    budgets = table.budgets_of(rows)
+    frame = pandas.DataFrame(table.grid(rows, order, cell), columns=["policy", *budgets])
     frame.attrs["numbers"] = budgets
     places = {policy: place for place, policy in enumerate(order)}
     return table_text(frame, form, title=title, notes=notes,
