@@ -13,6 +13,7 @@ import pandas
 import xarray
 
 from .errors import UsageError
+from .plain import several
 from .policy import Policy, as_policies, score_files
 from .program import call, exchange, options, run
 from .progress import Progress
@@ -25,25 +26,19 @@ Budgets = str | float | int | Iterable[str | float | int]
 Layers = int | Sequence[int] | str
 
 
-def _several(given: Any) -> list:
-    """One, or several."""
-    alone = isinstance(given, (str, Mapping, PathLike)) or not isinstance(given, Iterable)
-    return [given] if alone else list(given)
-
-
 def _budgets(given: Budgets | None) -> str | None:
     """As the program reads them: 0.2 is a ratio, 128 a count, "20%" and "0.1:0.9:0.1" as typed."""
     if given is None:
         return None
-    if not (several := _several(given)):
+    if not (found := several(given)):
         raise UsageError("budgets: found none, expected at least one, such as 0.2 or 128")
     return ",".join(one if isinstance(one, str) else str(one) if isinstance(one, Integral)
-                    else numpy.format_float_positional(one, trim="0") for one in several)
+                    else numpy.format_float_positional(one, trim="0") for one in found)
 
 
 def _numbers(given: Layers | None) -> list[int] | None:
     """The layers by number; None for all, and for a text, which the program reads."""
-    return None if given is None or isinstance(given, str) else _several(given)
+    return None if given is None or isinstance(given, str) else several(given)
 
 
 def _layers(given: Layers | None) -> str | None:
@@ -108,10 +103,10 @@ def replay(trace: str | PathLike | Trace, policies: PolicyLike | Iterable[Policy
         target = Path(out) if out is not None else Path(folder) / "results.nc"
         words += ["-o", target, *options(
             policy=[one.record for one in chosen], budget=_budgets(budgets),
-            layers=_layers(layers), later=later, metric=_several(metrics), save_keep=save_keep,
+            layers=_layers(layers), later=later, metric=several(metrics), save_keep=save_keep,
             per_head=per_head, fragility=fragility, importance=importance, scope=scope,
             outlier=outlier, wo_steps=wo_steps, horizon=horizon,
-            span_complement=_several(span_complement), seed=seed,
+            span_complement=several(span_complement), seed=seed,
             backend=backend, threads=threads, overwrite=overwrite)]
         run(words, progress)
         return open_results(target)
@@ -154,7 +149,7 @@ def sweep(config: str | PathLike | Mapping[str, Any], out: str | PathLike, *,
         file = Path(config) if not isinstance(config, Mapping) else None
         if file is None and (functions := _functions_of(config)):
             scores = Path(out) / "scores"
-            for one in chosen or _several(config.get("traces", ())):
+            for one in chosen or several(config.get("traces", ())):
                 with Trace(one) as trace:
                     _scores(functions, trace, scores, config.get("layers"), progress)
             words.append(f"--scores={scores}")
@@ -166,8 +161,8 @@ def sweep(config: str | PathLike | Mapping[str, Any], out: str | PathLike, *,
 
 def _functions_of(config: Mapping[str, Any]) -> list[Policy]:
     """Functions among the presets of a sweep."""
-    presets = [one for table in _several(config.get("policy", ())) if isinstance(table, Mapping)
-               for one in _several(table.get("preset"))]
+    presets = [one for table in several(config.get("policy", ())) if isinstance(table, Mapping)
+               for one in several(table.get("preset"))]
     return as_policies([one for one in presets if callable(one)])
 
 
@@ -176,8 +171,8 @@ def _with_titles(config: Mapping[str, Any]) -> dict[str, Any]:
     def record(preset: Any) -> Any:
         return Policy(preset).title if callable(preset) else preset
 
-    tables = [{**table, "preset": [record(one) for one in _several(table.get("preset"))]}
-              for table in _several(config["policy"])]
+    tables = [{**table, "preset": [record(one) for one in several(table.get("preset"))]}
+              for table in several(config["policy"])]
     return {**config, "policy": tables}
 
 

@@ -9,10 +9,10 @@ import xarray
 from . import ranking
 from .budgets import budget_text
 from .errors import DataError, UsageError
-from .plain import counted, near
+from .plain import counted, near, several
 from .program import exchange
 from .ranking import SQUARED
-from .results_file import Datasets, as_file, as_list, open_results
+from .results_file import Datasets, as_file, open_results
 
 #: Measures that are compared unless it is asked for otherwise, of what the files have.
 USUAL = ("kl_divergence", "stream_error")
@@ -62,11 +62,11 @@ def one_number(series: np.ndarray, measure: str) -> float:
     return float(np.sqrt(mean)) if measure in SQUARED else mean
 
 
-def measured(texts: list[Text], asked: Iterable[str] | None,
+def measured(texts: list[Text], asked: list[str],
              policies: tuple[str, str]) -> dict[str, list[xarray.Dataset]]:
     """The file of every trace by measure; each must have what can be compared."""
     first = texts[0][0].attrs.get("trace", "")
-    names = list(asked) if asked else [
+    names = asked or [
         one for one in USUAL if all(with_variable(text, one) is not None for text in texts)]
     if not names:
         raise DataError(f"{first}: neither kl_divergence nor stream_error in all files; "
@@ -176,17 +176,15 @@ def compare(a: str, b: str, results: Datasets, *, metrics: str | Iterable[str] |
     """
     from .plots import statistics
 
-    given = as_list(results)
+    given = several(results)
     if not given:
         raise UsageError("compare: found no results, expected at least one file")
     with exchange() as folder:
         texts = texts_of([open_results(as_file(one, folder, k)) for k, one in enumerate(given)])
-    wanted = [budgets] if isinstance(budgets, (str, int, float)) else budgets or ()
-    wanted = [budget_text(one) for one in wanted]
-    policies, several = (str(a), str(b)), len(texts) > 1
+    wanted = [budget_text(one) for one in several(budgets)]
+    policies, over_traces = (str(a), str(b)), len(texts) > 1
     table, contests = [], []
-    for measure, files in measured(
-            texts, [metrics] if isinstance(metrics, str) else metrics, policies).items():
+    for measure, files in measured(texts, several(metrics), policies).items():
         common = [one for one in labels(files[0]) if all(one in labels(other) for other in files)]
         for one in wanted:
             if one not in common:
@@ -197,7 +195,7 @@ def compare(a: str, b: str, results: Datasets, *, metrics: str | Iterable[str] |
             """One number a trace, and what is compared: these, or the steps of a single trace."""
             own = [series_of(one, measure, policy, budget) for one in files]
             numbers = [one_number(one, measure) for one in own]
-            return numbers, numbers if several else own[0]
+            return numbers, numbers if over_traces else own[0]
 
         scale = ranking.scale_of(measure, str(files[0][measure].attrs.get("units", "1")))
         ratio = scale == "log"
@@ -211,15 +209,15 @@ def compare(a: str, b: str, results: Datasets, *, metrics: str | Iterable[str] |
                       for other in common] if not ranking.alike(held) else []   # of A
             # B alone is ranked, so that the difference is A's from it.
             contests.append(ranking.contest(
-                series[:, defined], scale=scale, units="traces" if several else "steps",
+                series[:, defined], scale=scale, units="traces" if over_traces else "steps",
                 unranked=[ranking.HOLDS_MORE, ranking.RANKED], points=[points, []]))
             middle = [np.exp(np.mean(np.log(np.maximum(own, 1e-12)))) if ratio else np.mean(own)
                       for own in numbers]
             table.append({"measure": measure, "budget": budget, "a": middle[0], "b": middle[1],
                           "by": "ratio" if ratio else "difference", "count": int(defined.sum()),
-                          "held": held, "over": "traces" if several else "steps"})
+                          "held": held, "over": "traces" if over_traces else "steps"})
     for row, answer in zip(table, ranking.rank(contests)):
-        root = row["by"] == "ratio" and not several and row["measure"] in SQUARED
+        root = row["by"] == "ratio" and not over_traces and row["measure"] in SQUARED
         found, *ends = bounds(answer["rows"][0]["difference"], root)
         _, *equal = bounds(answer["rows"][0]["equal_bytes"]["difference"], root)
         row |= {"chance": found["chance"], **dict(zip(("value", "low", "high"), ends)),

@@ -11,9 +11,10 @@ import xarray
 
 from .errors import UsageError
 from .figures import Figures, plot
-from .policy import Policy, known_function, score_files
+from .policy import Policy, score_files
 from .program import exchange, options, run
 from .results_file import as_file, records, trace_of
+from .scoring import known_functions
 from .trace import Trace
 
 
@@ -90,7 +91,7 @@ def _score_functions(results: xarray.Dataset, trace: Path, folder: Path,
         if not told or record not in results["policy"].values or chosen not in (None, record):
             continue
         title = record.partition(",")[0]
-        function = known_function(title, told["sha256"])
+        function = known_functions.get((title, told["sha256"]))
         if function is None and title.count(":") > 1:
             continue
         if function is None:

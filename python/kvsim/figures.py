@@ -10,8 +10,9 @@ from pathlib import Path
 import xarray
 
 from .errors import UsageError
+from .plain import several
 from .program import exchange, options, run
-from .results_file import Datasets, as_file, as_list, trace_of
+from .results_file import Datasets, as_file, trace_of
 
 
 class Figures(list[Path]):
@@ -52,11 +53,10 @@ def plot(results: Datasets, out: str | PathLike | None = None, *,
         out, formats = tempfile.mkdtemp(prefix="kvsim-figures-"), formats or "png"
         weakref.finalize(figures, shutil.rmtree, out, ignore_errors=True)
     with exchange() as folder:
-        files = [as_file(one, folder, number) for number, one in enumerate(as_list(results))]
+        files = [as_file(one, folder, number) for number, one in enumerate(several(results))]
         printed = run(["plot", *files, "-o", out, *options(
-            only=_list(only), formats=_list(formats), budget=budget, layers=layers,
-            policy=[policy] if isinstance(policy, str) else policy and list(policy),
-            pool=pool, width=width, overwrite=overwrite)])
+            only=",".join(several(only)) or None, formats=",".join(several(formats)) or None,
+            budget=budget, layers=layers, policy=several(policy), pool=pool, width=width, overwrite=overwrite)])
     figures += [Path(line) for line in printed.splitlines()]
     return figures
 
@@ -66,10 +66,6 @@ def figure_names() -> list[str]:
     from .plots.draw import figure_titles
 
     return list(figure_titles())
-
-
-def _list(given: str | Iterable[str] | None) -> str | None:
-    return given if given is None or isinstance(given, str) else ",".join(given)
 
 
 def report(results: Datasets, out: str | PathLike, *,
@@ -87,11 +83,11 @@ def report(results: Datasets, out: str | PathLike, *,
         pool: means over traces although their layers or lengths differ.
         overwrite: replace `out`.
     """
-    given = as_list(results)
+    given = several(results)
     if trace is None:
         traces = list(dict.fromkeys(str(one) for one in map(_trace, given) if one))
     else:
-        traces = [str(trace)] if isinstance(trace, (str, PathLike)) else [str(one) for one in trace]
+        traces = list(map(str, several(trace)))
     with exchange() as folder:
         files = [as_file(one, folder, number) for number, one in enumerate(given)]
         run(["report", *files, "-o", out,

@@ -4,8 +4,9 @@ import difflib
 import itertools
 import os
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from .errors import DataError
 
@@ -29,6 +30,12 @@ def read_text(path: str | os.PathLike) -> str:
     except UnicodeDecodeError as error:
         found = "; it looks like UTF-16" if Path(path).read_bytes().startswith(_UTF16) else ""
         raise DataError(f"{path}: not UTF-8 at byte {error.start}{found}: save it as UTF-8") from None
+
+
+def several(given: Any) -> list:
+    """One or several, or none, as a list."""
+    alone = isinstance(given, (str, Mapping, os.PathLike)) or not isinstance(given, Iterable)
+    return [] if given is None else [given] if alone else list(given)
 
 
 def counted(count: int, noun: str, several: str = "") -> str:

@@ -66,11 +66,6 @@ def _text(value: object) -> str:
     return str(value)
 
 
-def known_function(title: str, digest: str) -> ScoreFunction | None:
-    """The function of this process that results name with this digest of its source."""
-    return scoring.known_functions.get((title, digest))
-
-
 def as_policies(given: "str | ScoreFunction | Policy | Iterable | None") -> list[Policy]:
     """One policy or several, in any of the forms that `replay` takes."""
     if given is None:

@@ -102,11 +102,6 @@ def records(dataset: xarray.Dataset) -> dict[str, dict[str, Any]]:
     return found
 
 
-def as_list(results: Datasets) -> list[xarray.Dataset | str | PathLike]:
-    """One or several as a list."""
-    return [results] if isinstance(results, (xarray.Dataset, str, PathLike)) else list(results)
-
-
 def as_file(given: xarray.Dataset | str | PathLike, folder: str, number: int = 0) -> Path:
     """A dataset as a file of `folder`, named after its trace; a path stays what it is."""
     if not isinstance(given, xarray.Dataset):

@@ -12,6 +12,7 @@ import pandas
 
 from ..errors import UsageError
 from ..bytes_for_loss import by_policy
+from ..plain import several
 from ..program import exchange, in_words_of_python
 from ..progress import Progress
 from . import benchmarks, command, table
@@ -137,8 +138,7 @@ def choose(model: Any, texts: str | PathLike | Iterable[str | PathLike], *, toke
 
 def words(given: Any) -> list[str]:
     """Words of a command line of one value, or of several."""
-    single = isinstance(given, (str, PathLike, float, int))
-    return [str(given)] if single else list(map(str, given or ()))
+    return list(map(str, several(given)))
 
 
 def _run(work: Callable, parser: ArgumentParser, *, model: Any, tokenizer: Any, progress: bool | None,
