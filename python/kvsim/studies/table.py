@@ -117,11 +117,12 @@ def budgets_of(rows: pandas.DataFrame) -> list[str]:
     return sorted(dict.fromkeys(rows.budget), key=budget_key)
 
 
-def grid(rows: pandas.DataFrame, order: Iterable[str], cell: Callable[[Any], str]) -> Iterator[list[str]]:
+def grid(rows: pandas.DataFrame, order: Iterable[str], cell: Callable[[Any], Any],
+         absent: Any = "–") -> Iterator[list]:
     """Policies in their order with what stands at each of `budgets_of`: `cell` of a row."""
     cells = {(one.policy, one.budget): cell(one) for one in rows.itertuples()}
     budgets = budgets_of(rows)
-    return ([policy, *(cells.get((policy, one), "–") for one in budgets)] for policy in order)
+    return ([policy, *(cells.get((policy, one), absent) for one in budgets)] for policy in order)
 
 
 def number(value: float) -> str:
