@@ -139,7 +139,9 @@ def run(arguments: Sequence[str | os.PathLike], progress: bool | None = None) ->
     `progress`: show a bar (True), none (False), or one where somebody looks (None). Raises Error
     with the program's line; notes become warnings of the kind KvsimWarning.
     """
-    variables = {"KVSIM_PYTHON": sys.executable, **environment()}
+    variables = environment()
+    if arguments[0] not in COMMANDS:   # a command of the package finds its Python by itself
+        variables.setdefault("KVSIM_PYTHON", sys.executable)
     printed: list[str] = []
     with contextlib.closing(Progress(progress)) as bar, subprocess.Popen(
             [*command(arguments), *(["--progress=json"] if bar.draws else [])],

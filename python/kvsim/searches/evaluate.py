@@ -2,8 +2,6 @@
 
 import json
 import math
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -12,8 +10,7 @@ import numpy as np
 import xarray
 
 from .. import ranking
-from ..commands import environment
-from ..errors import DataError, Error, UsageError, error_of
+from ..errors import DataError, Error, UsageError
 from ..policy import answers
 from ..program import find_program, options, run
 from .config import HELD, LOOP, RANKED_BY, UNRANKED, Objective, SearchConfig
@@ -73,7 +70,8 @@ class Replayer:
         found = self.read(results, names)
         if keep:
             loop = results.with_suffix(".loop.nc")
-            run_closed_loop(trace, results, loop, self.model, self.threads)
+            run(["closed-loop", trace, results, "-o", loop, "-q", "--overwrite", *options(
+                kvsim=find_program(), model=self.model, threads=self.threads)], progress=False)
             own = {one: one.partition(".")[2] or LOOP_LOSS for one in self.variables if self.loop}
             if closed_loop:
                 own[LOOP_LOSS] = LOOP_LOSS
@@ -113,18 +111,6 @@ class Replayer:
                 return f"holds {held:.3g} times what budget {budget} gives" + (
                     f", the base {of:.3g} times" if of != 1 else "")
         return ""
-
-
-def run_closed_loop(trace: str, results: Path, target: Path, model: str | None,
-                    threads: int | None) -> None:
-    """Runs the model with what was kept (docs/study.md 8), in the interpreter that has torch."""
-    words = [sys.executable, "-P", "-m", "kvsim", "closed-loop", str(trace), str(results),
-             f"--out={target}", "--quiet", "--overwrite", f"--kvsim={find_program()}",
-             *options(model=model, threads=threads)]
-    done = subprocess.run(words, env=environment(), capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        lines = done.stderr.strip().splitlines()
-        raise error_of(1, lines[-1] if lines else f"closed loop: status {done.returncode}")
 
 
 # ---- what an objective makes of it ----
