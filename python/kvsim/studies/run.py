@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
-from ..errors import Error
-from ..kvtrace.errors import CaptureError
+from ..errors import DataError, Error
 from ..kvtrace.kept_sets import has_static_sets
 from ..policy import answers, described
 from ..program import options, run
@@ -83,7 +82,7 @@ def capture(folder: Folder, source: Source, loaded, settings: Namespace, trace: 
     text = passage(source, loaded.tokenizer, settings.prompt_tokens, settings.steps)
     known = folder.facts().get(source.name)
     if known is not None and known["digest"] != text.digest:
-        raise CaptureError(f"{source.name}: another text than the study has under this name")
+        raise DataError(f"{source.name}: another text than the study has under this name")
     first = record_text(text, source.name, loaded, settings, trace, keep_first=True)
     with Trace(trace) as made:
         facts = {"category": source.category, "kind": source.kind, "seed": source.seed,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .. import texts
-from ..kvtrace.errors import EXIT_USAGE, CaptureError
+from ..errors import DataError, UsageError
 from ..kvtrace.make_traces_command import fitted, steps_of_answer
 from ..kvtrace.markup import parse_text, plain_text
 from ..kvtrace.model import sha256
@@ -77,10 +77,10 @@ def sources(given: Iterable[str | Path], seeds: Iterable[int],
         elif Path(one).is_file():
             found.append(_file(Path(one)))
         else:
-            raise CaptureError(f"{option}: found {one}, expected builtin, a file, a folder, a kind of "
-                               "kvsim make-traces --list, or KIND-SEED", EXIT_USAGE)
+            raise UsageError(f"{option}: found {one}, expected builtin, a file, a folder, a kind of "
+                             "kvsim make-traces --list, or KIND-SEED")
     if not found:
-        raise CaptureError(f"{option}: no UTF-8 text in {', '.join(map(str, given))}", EXIT_USAGE)
+        raise UsageError(f"{option}: no UTF-8 text in {', '.join(map(str, given))}")
     return _with_own_names(found)
 
 
@@ -139,12 +139,12 @@ def _of_file(path: Path, tokenizer, prompt_tokens: int, steps: int) -> Passage:
                        sha256((text + "\0" + answer).encode()))
     text = text.strip()[: CHARACTERS * (prompt_tokens + steps)]
     if not text:
-        raise CaptureError(f"{path}: empty")
+        raise DataError(f"{path}: empty")
     places = tokenizer(text, return_offsets_mapping=True)["offset_mapping"]
     begins = [begin for begin, end in places if end > begin]
     prompt = min(prompt_tokens, len(begins) - steps)
     if prompt < LEAST_PROMPT:
-        raise CaptureError(f"{path}: found {len(begins)} tokens, expected at least "
-                           f"{LEAST_PROMPT + steps} (a prompt of {LEAST_PROMPT} and --steps)")
+        raise DataError(f"{path}: found {len(begins)} tokens, expected at least "
+                        f"{LEAST_PROMPT + steps} (a prompt of {LEAST_PROMPT} and --steps)")
     at = begins[prompt]
     return Passage(plain_text(text[:at]), text[at:], True, steps, sha256(text.encode()))

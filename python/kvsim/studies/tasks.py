@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pandas
 
-from ..kvtrace.errors import EXIT_USAGE, CaptureError
+from ..errors import UsageError
 from ..kvtrace.kept_sets import ResultsFile
 from ..kvtrace.markup import parse_text
 from ..kvtrace.prompt import render, tokenize
@@ -84,8 +84,8 @@ def sheets(folder: Folder, names: list[str]) -> list[Sheet]:
     for name in names:
         own = [one for one, (task, _) in every.items() if name in (one, task, "builtin")]
         if not own:
-            raise CaptureError(f"--tasks: found {name}, expected builtin, one of {', '.join(TASKS)}, "
-                               "or one of them with -known or -unknown behind it", EXIT_USAGE)
+            raise UsageError(f"--tasks: found {name}, expected builtin, one of {', '.join(TASKS)}, "
+                             "or one of them with -known or -unknown behind it")
         chosen.update(dict.fromkeys(own))
     return [Sheet(TASKS[every[one][0]], every[one][1], Lines(folder.tasks / f"{one}.jsonl"))
             for one in chosen]
@@ -96,9 +96,9 @@ def only_static(policies: list[str]) -> None:
     none that say it all."""
     for one in policies:
         if not is_static(one):
-            raise CaptureError(f"--tasks: {one} changes the cache while the model answers; only "
-                               "policies that keep entries as they are, and compress once, can "
-                               "answer freely", EXIT_USAGE)
+            raise UsageError(f"--tasks: {one} changes the cache while the model answers; only "
+                             "policies that keep entries as they are, and compress once, can "
+                             "answer freely")
 
 
 def run_sheets(folder: Folder, chosen: list, load, settings, tell: Tell) -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..kvtrace.errors import EXIT_USAGE, CaptureError
+from ..errors import DataError, UsageError
 from ..kvtrace.markup import Conversation, Turn
 from ..plain import counted
 from . import KNOWN
@@ -94,16 +94,16 @@ def files_of(path: Path) -> list[Path]:
     """The files of a benchmark: itself, those of a folder, or the parts of a dataset on disk."""
     if path.is_file():
         if path.suffix.lower() not in SUFFIXES:
-            raise CaptureError(f"{path}: found a file of another kind, expected "
-                               f"{', '.join(SUFFIXES)}", EXIT_USAGE)
+            raise UsageError(f"{path}: found a file of another kind, expected "
+                             f"{', '.join(SUFFIXES)}")
         return [path]
     if not path.is_dir():
-        raise CaptureError(f"{path}: no such file or folder", EXIT_USAGE)
+        raise UsageError(f"{path}: no such file or folder")
     # dataset_info.json and state.json are what datasets.save_to_disk writes beside the rows
     found = sorted(one for one in path.rglob("*") if one.suffix.lower() in SUFFIXES and one.is_file()
                    and one.name not in ("dataset_info.json", "state.json", "dataset_dict.json"))
     if not found:
-        raise CaptureError(f"{path}: no file of {', '.join(SUFFIXES)} in this folder", EXIT_USAGE)
+        raise UsageError(f"{path}: no file of {', '.join(SUFFIXES)} in this folder")
     return found
 
 
@@ -125,7 +125,7 @@ def raw_rows(path: Path) -> Iterator[dict[str, Any]]:
                     if line.strip():
                         yield from _json_rows(line, f"{path}:{number}")
     except (OSError, NotImplementedError, ValueError, csv.Error) as error:
-        raise CaptureError(f"{path}: cannot be read: {str(error).splitlines()[0]}") from None
+        raise DataError(f"{path}: cannot be read: {str(error).splitlines()[0]}") from None
 
 
 def _json_rows(text: str, where: str) -> Iterator[dict[str, Any]]:
@@ -133,10 +133,10 @@ def _json_rows(text: str, where: str) -> Iterator[dict[str, Any]]:
     try:
         found = json.loads(text)
     except ValueError as error:
-        raise CaptureError(f"{where}: not JSON: {error}") from None
+        raise DataError(f"{where}: not JSON: {error}") from None
     for row in found if isinstance(found, list) else [found]:
         if not isinstance(row, dict):
-            raise CaptureError(f"{where}: found {type(row).__name__}, expected an object")
+            raise DataError(f"{where}: found {type(row).__name__}, expected an object")
         yield row
 
 
@@ -146,7 +146,7 @@ def _arrow_rows(path: Path, kind: str) -> list[dict[str, Any]]:
         import pyarrow.ipc
         import pyarrow.parquet
     except ImportError:
-        raise CaptureError(f"{path}: reading it needs pyarrow: pip install pyarrow") from None
+        raise DataError(f"{path}: reading it needs pyarrow: pip install pyarrow") from None
     if kind == ".parquet":
         return pyarrow.parquet.read_table(path).to_pylist()
     with pyarrow.memory_map(str(path)) as file:
@@ -166,9 +166,9 @@ def read_benchmark(path: str | Path) -> Benchmark:
             _add(found, raw, number, file)
             number += 1
     if number == 0:
-        raise CaptureError(f"{path}: no rows")
+        raise DataError(f"{path}: no rows")
     if not found.rows:
-        raise CaptureError(f"{path}: none of {counted(number, 'row')} can be asked: {said(found.left_out)}")
+        raise DataError(f"{path}: none of {counted(number, 'row')} can be asked: {said(found.left_out)}")
     found.digest = digest.hexdigest()
     return found
 
@@ -188,9 +188,9 @@ def _add(found: Benchmark, raw: Mapping[str, Any], number: int, file: Path) -> N
     columns = ("context", "multi_turns") if several else ("context", "question", told)
     missing = [one for one in columns if one not in raw]
     if missing:
-        raise CaptureError(f"{file}: no column {', '.join(missing)}: found "
-                           f"{', '.join(map(str, raw)) or 'none'}, expected {', '.join(columns)}, and "
-                           "where there are any answer_prefix, max_new_tokens, task")
+        raise DataError(f"{file}: no column {', '.join(missing)}: found "
+                        f"{', '.join(map(str, raw)) or 'none'}, expected {', '.join(columns)}, and "
+                        "where there are any answer_prefix, max_new_tokens, task")
     context, tokens = raw["context"], raw.get("max_new_tokens")
     turns = _value(raw["multi_turns"]) if several else [{"input": raw["question"], "answer": raw[told]}]
     try:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..kvtrace.errors import EXIT_USAGE, CaptureError
+from ..errors import DataError, UsageError
 
 Scorer = Callable[[str, Mapping[str, Any]], float]
 
@@ -75,8 +75,8 @@ def classification(answer: str, row: Mapping[str, Any]) -> float:
     (LongBench); names that are parts of the right one do not count against it."""
     classes = row.get("all_classes")
     if classes is None or not len(classes):
-        raise CaptureError("--scorer classification: expected a column all_classes with the names of "
-                           "the classes", EXIT_USAGE)
+        raise UsageError("--scorer classification: expected a column all_classes with the names of "
+                         "the classes")
     line = first_line(answer)
 
     def one(wanted: str) -> float:
@@ -180,8 +180,8 @@ def load_scorer(name: str) -> Scorer:
     if name in SCORERS:
         return SCORERS[name]
     if not name.rpartition(":")[0].endswith(".py"):
-        raise CaptureError(f"--scorer: found {name}, expected one of {', '.join(SCORERS)}, or "
-                           "FILE.py:FUNCTION", EXIT_USAGE)
+        raise UsageError(f"--scorer: found {name}, expected one of {', '.join(SCORERS)}, or "
+                         "FILE.py:FUNCTION")
     from ..scoring import SCHEME, load_function, where
 
     own = load_function(SCHEME + name)
@@ -190,13 +190,13 @@ def load_scorer(name: str) -> Scorer:
         try:
             found = own(answer, dict(row))
         except Exception as error:
-            raise CaptureError(f"{where(error, own)}: {name}: {type(error).__name__}: {error}") from error
+            raise DataError(f"{where(error, own)}: {name}: {type(error).__name__}: {error}") from error
         try:
             value = float(found)
         except (TypeError, ValueError):
             value = -1.0
         if not 0 <= value <= 1:
-            raise CaptureError(f"{name}: found {found!r}, expected a score from 0 to 1")
+            raise DataError(f"{name}: found {found!r}, expected a score from 0 to 1")
         return value
 
     return score

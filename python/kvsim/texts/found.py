@@ -9,7 +9,7 @@ import importlib.util
 import platform
 from pathlib import Path
 
-from ..kvtrace.errors import EXIT_USAGE, CaptureError
+from ..errors import UsageError
 from .kinds import Kind, Text
 
 ANSWER_LINES = 60   # more than the steps of any study
@@ -28,8 +28,7 @@ def topic(name: str) -> str:
 def place(pattern: str) -> str:
     found = sorted(glob.glob(pattern))
     if not found:
-        raise CaptureError(f"{pattern}: not on this machine; choose another kind of text",
-                           EXIT_USAGE)
+        raise UsageError(f"{pattern}: not on this machine; choose another kind of text")
     return found[-1]
 
 
@@ -42,8 +41,8 @@ def continued(read, name: str):
     def build(_, units: int) -> Text:
         lines = [line.rstrip() for line in read(name).strip().splitlines()]
         if units + ANSWER_LINES > len(lines):
-            raise CaptureError(f"{name}: has {len(lines)} lines, too few for a prompt of {units}; "
-                               "ask for fewer --prompt-tokens", EXIT_USAGE)
+            raise UsageError(f"{name}: has {len(lines)} lines, too few for a prompt of {units}; "
+                             "ask for fewer --prompt-tokens")
         return Text("\n".join(lines[:units]), "\n" + "\n".join(lines[units:units + ANSWER_LINES]))
     return build
 
