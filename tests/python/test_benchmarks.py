@@ -24,10 +24,11 @@ import transformers
 import kvsim
 from kvsim.errors import Error
 from kvsim.kvtrace.prompt import render, tokenize
-from kvsim.studies import api, benchmarks, tasks
+from kvsim.studies import benchmarks, page, tasks
 from kvsim.studies.run import canonical_records
 from kvsim.tasks import benchmark
 from kvsim.tasks.scorers import SCORERS, load_scorer, scorer_of
+from kvsim.units import Lines
 
 TALE = "The keeper carried the oil up the steps and trimmed the wick, and {} boats came home. "
 ROWS = [{"context": TALE.format(count), "question": "How many boats?", "answer_prefix": "There were",
@@ -334,8 +335,8 @@ class WithModel(unittest.TestCase):
         self.assertEqual(path.read_text(), before)
         with self.assertRaisesRegex(kvsim.Error, r"made with fraction [\d.]+: found [\d.]+; expected the same"):
             self.study("twice")
-        joined = api.merge_studies([found.folder, found.folder], self.folder / "joined")
-        self.assertEqual((joined.folder / "benchmarks" / "rows-unknown.jsonl").read_text(), before)
+        page.join([found.folder, found.folder], self.folder / "joined")
+        self.assertEqual((self.folder / "joined" / "benchmarks" / "rows-unknown.jsonl").read_text(), before)
 
     def test_questions_about_one_prompt_share_what_was_captured(self):
         path = self.folder / "turns.jsonl"

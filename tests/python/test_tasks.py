@@ -28,7 +28,7 @@ from kvsim.kvtrace.closed_loop import ClosedLoop
 from kvsim.kvtrace.kept_sets import KeptSets
 from kvsim.kvtrace.markup import parse_text
 from kvsim.kvtrace.model import LoadedModel
-from kvsim.studies import api, plan, run, table
+from kvsim.studies import api, page, plan, run, table
 from kvsim.studies import tasks as runs
 from kvsim.studies.folder import TABLES, Folder
 from kvsim.tasks import Instance, Task, alike, holds, names_all, names_first
@@ -239,9 +239,11 @@ class Runs(WithModel):
     def test_studies_are_joined(self):
         one = self.study("a")
         other = self.study("b", policies=["random"])
-        both = api.merge_studies([one.folder, other.folder], self.folder / "both")
+        page.join([one.folder, other.folder], self.folder / "both")
+        both = api.opened(self.folder / "both")
         self.assertEqual(len(both.answers), len(one.answers) + len(other.answers))
-        again = api.merge_studies([one.folder, other.folder], self.folder / "both")
+        page.join([one.folder, other.folder], self.folder / "both")
+        again = api.opened(self.folder / "both")
         self.assertEqual(len(again.answers), len(both.answers))
 
     def test_what_cannot_be_asked(self):
