@@ -154,7 +154,7 @@ class Case:
             for path in [top] if top.is_file() else top.rglob("*"):
                 name = str(path.relative_to(self.folder))
                 if path.is_file() and not path.name.startswith(".") and not re.search(
-                        r"units/|\.lock$|\.journal$|\.unfinished$|workers/|\.pdf$", name):
+                        r"units/|units\.jsonl$|\.lock$|\.journal$|\.unfinished$|workers/|\.pdf$", name):
                     found[name] = STAMP.sub(b"TIME", path.read_bytes())
         return found
 

@@ -80,6 +80,13 @@ class WithTexts(unittest.TestCase):
                               capture_output=True, check=False,
                               env={**os.environ, "KVSIM_PYTHON": sys.executable})
 
+    def values(self, folder):
+        storage_ = optuna.storages.JournalStorage(
+            optuna.storages.journal.JournalFileBackend(str(folder / "study.journal")))
+        study = optuna.load_study(study_name=NAME, storage=storage_)
+        return [(one.number, one.state, one.values, one.params, one.user_attrs.get("record"),
+                 one.user_attrs.get("measured")) for one in study.get_trials()]
+
 
 class Spaces(WithTexts):
     def space(self, **vary):
@@ -226,13 +233,6 @@ class Files(WithTexts):
 
 
 class Searches(WithTexts):
-    def values(self, folder):
-        storage_ = optuna.storages.JournalStorage(
-            optuna.storages.journal.JournalFileBackend(str(folder / "study.journal")))
-        study = optuna.load_study(study_name=NAME, storage=storage_)
-        return [(one.number, one.state, one.values, one.params, one.user_attrs.get("record"),
-                 one.user_attrs.get("measured")) for one in study.get_trials()]
-
     def test_the_objective_is_the_mean_logarithm_against_the_reference(self):
         found = kvsim.search(self.document(trials=4), self.folder / "study")
         self.assertEqual(found.tried, 4)
@@ -283,7 +283,10 @@ class Searches(WithTexts):
 
     def test_an_interrupted_search_goes_on_to_the_same_study(self):
         whole = self.folder / "whole"
-        self.assertEqual(self.command(self.file(), whole).returncode, 0)
+        told = self.command(self.file(), whole, "--progress", "json")
+        self.assertEqual(told.returncode, 0, told.stderr)
+        shares = [json.loads(line)["progress"] for line in told.stderr.splitlines()]
+        self.assertEqual(shares, [1 / 3, 2 / 3, 1])   # 12 candidates in groups of 4
         cut = self.folder / "cut"
         for lines in (6, 20, 60, 100):   # while it begins, asks, measures, tells
             process = subprocess.Popen(
@@ -304,29 +307,6 @@ class Searches(WithTexts):
         again = self.command(self.file(), cut)
         self.assertEqual(again.stderr, "")   # nothing was left to do
         self.assertEqual(self.values(cut), self.values(whole))
-
-    def killed(self, method):
-        """Candidates of a study that is killed while it measures or tells a group, and then goes on."""
-        folder = self.folder / method
-        study = Study(self.config(), folder)
-        worker = units.Worker(study.workers)
-        group = study._ask(worker, 4)
-        with unittest.mock.patch.object(study, method, side_effect=KeyboardInterrupt), \
-                self.assertRaises(KeyboardInterrupt):
-            study._evaluate(group)
-            study._tell()
-        worker.close()
-        again = Study(self.config(), folder)
-        with unittest.mock.patch.object(again.replayer, "measure", side_effect=AssertionError("measured again")):
-            again.run(4)
-        self.assertEqual(list(again.workers.iterdir()), [])
-        return self.values(folder)
-
-    def test_what_was_measured_is_not_measured_again(self):
-        Study(self.config(), self.folder / "whole").run(4)
-        whole = self.values(self.folder / "whole")
-        self.assertEqual(self.killed("_values"), whole)   # all texts are measured, nothing is told
-        self.assertEqual(self.killed("_tell"), whole)
 
     def test_a_line_that_cannot_be_written_leaves_nothing_and_ends_the_journal(self):
         config = self.config()

@@ -1,13 +1,16 @@
-"""Which candidates of `kvsim search` are ranked. Run: python tests/python/test_search_ranks.py"""
+"""Which candidates of `kvsim search` are ranked, and what goes on from what a killed process left. Run: python
+tests/python/test_search_ranks.py"""
 
 import sys
 import unittest
+import unittest.mock
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import test_search   # puts the package on the path
 import kvsim
+from kvsim import units
 from kvsim.searches import summary
 from kvsim.searches.study import Study
 
@@ -37,6 +40,31 @@ class Ranks(test_search.WithTexts):
         self.assertRegex(found.summary, rf"{base} holds 3\S+ times at 0.2, 1\S+ times at 0.5 of what the")
         states = dict(zip(found.trials.threshold.astype(float), found.trials.state))
         self.assertEqual(states, {0.001: "measured", 0.003: "not ranked"})
+
+
+class Kills(test_search.WithTexts):
+    def killed(self, method):
+        """Candidates of a study that is killed while it measures or tells a group, and then goes on."""
+        folder = self.folder / method
+        study = Study(self.config(), folder)
+        worker = units.Worker(study.workers)
+        group = study._ask(worker, 4)
+        with unittest.mock.patch.object(study, method, side_effect=KeyboardInterrupt), \
+                self.assertRaises(KeyboardInterrupt):
+            study._evaluate(group)
+            study._tell()
+        worker.close()
+        again = Study(self.config(), folder)
+        with unittest.mock.patch.object(again.replayer, "measure", side_effect=AssertionError("measured again")):
+            again.run(4)
+        self.assertEqual(list(again.workers.iterdir()), [])
+        return self.values(folder)
+
+    def test_what_was_measured_is_not_measured_again(self):
+        Study(self.config(), self.folder / "whole").run(4)
+        whole = self.values(self.folder / "whole")
+        self.assertEqual(self.killed("_values"), whole)   # all texts are measured, nothing is told
+        self.assertEqual(self.killed("_tell"), whole)
 
 
 if __name__ == "__main__":

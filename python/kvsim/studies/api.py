@@ -160,7 +160,7 @@ def _run(work: Callable, parser: ArgumentParser, *, model: Any, tokenizer: Any, 
         held = of_caller(model.eval(), tokenizer)
         args.model, load = held.name, lambda: held
     with in_words_of_python(), contextlib.closing(Progress(progress)) as bar:
-        return work(args, load, lambda what, share: bar.show(share, what))
+        return work(args, load, bar.tell)
 
 
 def opened(folder: str | PathLike, failed: int = 0) -> StudyResults:

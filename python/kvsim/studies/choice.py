@@ -4,6 +4,8 @@ Captures every text, replays presets over it, and names at each budget the polic
 model runs with its full cache only: kvsim study runs it with what the policies keep."""
 
 import argparse
+import contextlib
+import functools
 import shlex
 import sys
 from pathlib import Path
@@ -14,6 +16,7 @@ from ..errors import DataError, UsageError
 from ..plain import counted, printable
 from ..progress import Progress
 from ..tool import Parser, add_table, run_tool
+from ..units import Tell, work_off
 from . import command
 
 if TYPE_CHECKING:
@@ -58,32 +61,33 @@ def replayed(args: argparse.Namespace, place: Path, load=None, tell=None) -> lis
     """Results files of the texts, made in `place`. Policies that a text cannot serve are left out of it and of
     those after it, and named."""
     from .run import canonical_records, record_text, replay_text, unserved
-    from .sources import passage, sources
+    from .sources import Source, passage, sources
 
     settings = command.settled(args, PRESETS)
     found = sources(args.text, [0], lambda path: note(f"{path}: no UTF-8 text, left out"), "--text")
-    wanted = settings.policies
+    wanted = list(settings.policies)
     canonical_records(wanted)
-    progress = Progress(quiet=args.quiet, log="kvsim choose")
-    tell = tell or progress.tell
-    loaded = (load or command.loader(args))()
     files = []
-    for number, source in enumerate(found):
+
+    def work(source: Source, tell: Tell) -> None:
         trace = place / f"{source.name}.h5"
-        tell(f"{source.name}: capture", number / len(found))
+        tell(f"{source.name}: capture", 0)
         text = passage(source, loaded.tokenizer, settings.prompt_tokens, settings.steps)
         record_text(text, source.name, loaded, settings, trace)
         refused = unserved(trace, wanted, settings.budgets)
         for policy, why in refused.items():
             note(f"{policy} left out: {why}")
-        wanted = [one for one in wanted if one not in refused]
+        wanted[:] = [one for one in wanted if one not in refused]
         if not wanted:
             raise DataError(f"{source.name}: no policy is left to choose among")
-        tell(f"{source.name}: replay", (number + 0.7) / len(found))
+        tell(f"{source.name}: replay", 0.7)
         files.append(trace.with_suffix(".nc"))
         replay_text(trace, files[-1], wanted, settings)
         trace.unlink()
-    progress.close()
+
+    with contextlib.closing(Progress(quiet=args.quiet, log="kvsim choose")) as progress:
+        loaded = (load or command.loader(args))()
+        work_off([[functools.partial(work, one)] for one in found], tell or progress.tell)
     return files
 
 
