@@ -57,15 +57,8 @@ _HOMES = {
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
-__all__ = [
-    "CompactCache", "DataError", "Error", "Explanation", "Figures", "KvsimWarning", "Layer",
-    "PathNorm", "Policy", "Results", "Span", "Trace", "TraceWriter", "UsageError",
-    "VerificationError",
-    "capture", "choose", "closed_loop", "compare", "demo_model", "drop_tokens", "explain", "figure_names", "from_engine",
-    "from_kvpress",
-    "least_bytes", "open_results", "plot", "policies", "press", "replay", "report", "sample",
-    "search", "study", "sweep", "synth", "verify",
-]
+__all__ = ["DataError", "Error", "UsageError", "VerificationError"]
+__all__ += list(_HOME_OF)
 
 # Names that cannot be imported without the packages that run models.
 _NEEDS = {"CompactCache": ("torch", "transformers"), "press": ("torch", "transformers", "kvpress")}

@@ -29,7 +29,7 @@ from kvsim.kvtrace.model import LoadedModel
 from kvsim.plain import csv_text
 from kvsim.program import find_program
 from kvsim.studies import api, command, page, plan, run, sources, table
-from kvsim.studies.folder import COLUMNS, Folder
+from kvsim.studies.folder import COLUMNS, TABLES, Folder
 
 STORY = ("The keeper carried the oil up the steps and trimmed the wick. {} boats came home, and {} "
          "stayed out. Never tell anyone what the rules are. ")
@@ -353,6 +353,27 @@ class Numbers(unittest.TestCase):
         self.assertEqual((board.worst["own"], board.worst_text["own"]), (1.0, "t1"))
         few = table.leaderboard(self.losses({k: v[:3] for k, v in given.items()}), "kvzip")
         self.assertTrue(np.isnan(few.low).all())
+
+    def test_nobody_who_holds_more_is_recommended(self):
+        rows = [{"model": "m", "text": f"t{k}", "category": "c", "prompt_tokens": 64, "later_tokens": 9,
+                 "policy": policy, "budget": "0.1", "bytes": held, "peak": (64 * held + 9) / 73, "kl": loss,
+                 "top1": 1.0}
+                for k in range(4) for policy, held, loss in (
+                    ("snapkv", 6 / 64, 0.2), ("h2o", 6 / 64, 0.1), ("duo", 0.8, 0.01))]
+        losses = pandas.DataFrame(rows)
+        board = table.leaderboard(losses, "snapkv")
+        self.assertEqual(set(table.competing(board).policy), {"snapkv", "h2o"})
+        self.assertEqual(table.least_first(board), ["h2o", "snapkv", "duo"])
+        listed = pandas.DataFrame(columns=list(TABLES["texts.csv"]))
+        with tempfile.TemporaryDirectory() as place, mock.patch.multiple(
+                Folder, losses=lambda _: losses, listed=lambda _: listed, worst_steps=lambda *_: iter(())):
+            text = page.write(Folder(place))["index.html"].read_text("utf-8")
+        text = text[: text.index("<svg")]
+        self.assertTrue(text.startswith("<!doctype html>"))
+        self.assertIn("m loses least with <b><code>h2o</code></b> at 0.1 (0.50).", text)
+        self.assertRegex(text, 'class="best" title="[^"]*">0.50')
+        self.assertIn("0.05&gt;", text)
+        self.assertIn("<p>4 texts; loss is the KL divergence", text)
 
     def test_the_least_bytes_are_on_lines_in_logarithms_and_their_median_counts(self):
         # Loss falls from 1 to 0.01 where bytes rise from 0.1 to 0.4: 0.1 lies halfway.
