@@ -66,6 +66,15 @@ class Kills(test_search.WithTexts):
         self.assertEqual(self.killed("_values"), whole)   # all texts are measured, nothing is told
         self.assertEqual(self.killed("_tell"), whole)
 
+    def test_a_folder_of_an_earlier_version_goes_on(self):
+        """It has the journal, and what a process had measured but not told, which is measured again."""
+        Study(self.config(), self.folder / "whole").run(8)
+        Study(self.config(), self.folder / "old").run(4)
+        (self.folder / "old" / "units.jsonl").unlink()
+        (self.folder / "old" / "workers" / "somebody.json").write_text("[]")
+        Study(self.config(), self.folder / "old").run(8)
+        self.assertEqual(self.values(self.folder / "old"), self.values(self.folder / "whole"))
+
 
 if __name__ == "__main__":
     unittest.main()
