@@ -84,8 +84,7 @@ class Lines:
         with self.path.open("ab+", buffering=0) as file:
             with contextlib.suppress(OSError):   # a file system without locks
                 fcntl.flock(file, fcntl.LOCK_EX)
-            end = _whole_end(file)
-            file.truncate(end)
+            end = _drop_torn_line(file)
             try:
                 while data:
                     data = data[file.write(data):]
@@ -95,14 +94,14 @@ class Lines:
                 raise
 
 
-def _whole_end(file) -> int:
-    """Where the last whole line ends: a process that was killed leaves a part of one behind it."""
+def _drop_torn_line(file) -> int:
+    """A process that was killed while it wrote leaves a line without an end. Where the file ends then."""
     end = file.seek(0, os.SEEK_END)
     if end:
         file.seek(end - 1)
         if file.read(1) != b"\n":
             file.seek(0)
-            return file.read().rfind(b"\n") + 1
+            return file.truncate(file.read().rfind(b"\n") + 1)
     return end
 
 

@@ -94,7 +94,8 @@ def parser() -> Parser:
         help="of the rows of files, chosen with --seed (1)")
     add("--instances", type=number(int, 2), default=50, metavar="N",
         help="of each task and question, those that the full cache answers right (50)")
-    add("--seed", type=number_list, default=[0], dest="seeds", metavar="LIST", help="of kinds, such as 0-3; of --fraction the first (0)")
+    add("--seed", type=number_list, default=[0], dest="seeds", metavar="LIST",
+        help="of kinds, such as 0-3; of --fraction the first (0)")
     add_replayed(add, POLICIES, "repeat")
     add("--metric", type=words, action="extend", dest="metrics", metavar="LIST",
         help="further measures in the results files, as for kvsim replay (none)")
