@@ -63,15 +63,15 @@ class Choice(WithTexts):
     def test_the_command(self):
         self.save_model()
         (self.folder / "short.txt").write_text("Too short.")
-        words = [find_program(), "choose", "--model", "model", "--prompt-tokens", "96", "--steps", "12",
+        words = ["choose", "--model", "model", "--prompt-tokens", "96", "--steps", "12",
                  "--policy", "snapkv,window=4", "--policy", "streaming", "--budget", "0.2,0.5", "--threads", "1"]
 
         def command(*more, code=0):
-            done = subprocess.run([*words, *more], cwd=self.folder, capture_output=True, text=True)
-            self.assertEqual(done.returncode, code, done.stderr)
-            return done.stdout if code == 0 else done.stderr
+            out, said = self.command(*words, *more, code=code)
+            return said if code else out
 
-        lines = command("--text", "stories/story0.txt", "-q").splitlines()
+        lines = subprocess.run([find_program(), *words, "--text", "stories/story0.txt", "-q"], cwd=self.folder,
+                               capture_output=True, text=True, check=True).stdout.splitlines()
         self.assertRegex(lines[2], r"^0\.2 +(snapkv,window=4|streaming) +0\.\d+")
         self.assertRegex(lines[3], r"^0\.5 +(snapkv,window=4|streaming) +0\.\d+")
         self.assertIn("policies of your own", lines[-2])

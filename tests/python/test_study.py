@@ -3,6 +3,7 @@
 Needs data/requirements.txt and plots/requirements.txt; without them one line says so.
 """
 
+import contextlib
 import io
 import os
 import signal
@@ -24,6 +25,7 @@ import torch
 import transformers
 
 import kvsim
+from kvsim import commands
 from kvsim.bytes_for_loss import by_policy, least_cost
 from kvsim.kvtrace.model import LoadedModel
 from kvsim.plain import csv_text
@@ -68,6 +70,22 @@ class WithTexts(unittest.TestCase):
     def save_model(self):
         self.model.save_pretrained(self.folder / "model")
         self.tokenizer.save_pretrained(self.folder / "model")
+
+    def command(self, *words, code=0):
+        """What a command prints and says where the texts lie; in this process, since one of its own would load
+        PyTorch again."""
+        here = os.getcwd()
+        os.chdir(self.folder)
+        try:
+            with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as said:
+                try:
+                    found = commands.run(words[0], list(words[1:]))
+                except SystemExit as ended:   # of the parser of options
+                    found = ended.code
+        finally:
+            os.chdir(here)
+        self.assertEqual(found or 0, code, said.getvalue())
+        return out.getvalue(), said.getvalue()
 
     def study(self, out="out", model=None, texts=None, **changes):
         return api.study(model or self.model, texts or [self.texts], self.folder / out,
@@ -278,21 +296,19 @@ class Runs(WithTexts):
 
     def test_the_command_and_its_plan(self):
         self.save_model()
-        words = [find_program(), "study", "--model", "model", "--texts", "stories",
-                 "--prompt-tokens", "96", "--steps", "12", "--policy", "snapkv,window=4",
-                 "--policy", "streaming", "--budget", "0.2", "--threads", "1"]
+        words = ["study", "--model", "model", "--texts", "stories", "--prompt-tokens", "96", "--steps", "12",
+                 "--policy", "snapkv,window=4", "--policy", "streaming", "--budget", "0.2", "--threads", "1"]
 
         def command(*more, code=0):
-            done = subprocess.run([*words, *more], cwd=self.folder, capture_output=True, text=True)
-            self.assertEqual(done.returncode, code, done.stderr)
-            return done.stdout + done.stderr
+            return "".join(self.command(*words, *more, code=code))
 
         said = command("--plan")
         self.assertIn("2 texts, 2 policies, 1 budget: 4 runs of the model, 4 of them left", said)
         self.assertRegex(said, r"about \d+ s on cpu, where others take as long as what was tried now "
                                r"\(story0: capture [\d.]+ s, replay [\d.]+ s, a policy and budget [\d.]+ s\)")
         self.assertFalse((self.folder / "study").exists())
-        said = command("-o", "study")
+        said = subprocess.run([find_program(), *words, "-o", "study"], cwd=self.folder, capture_output=True, text=True,
+                              check=True).stdout
         self.assertIn("relative to snapkv,window=4, geometric mean", said)
         self.assertIn("4 runs of the model, 0 of them left", command("--plan", "-o", "study"))
         page = (self.folder / "study" / "index.html").read_text("utf-8")
