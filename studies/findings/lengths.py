@@ -89,6 +89,11 @@ def table(studies, name, most=None):
             [[f"`{BASE}`, nats", *(f"{nats[place]:.3f}" for place in columns)]])
 
 
+def published(studies):
+    """Ours against the best published policy on generated texts, as two_models.published has it."""
+    return two_models.published(read(studies, "generated"), set_aside.OURS, STREAM)
+
+
 def draw(studies):
     """A panel per budget, a point per preset: its loss over H2O's on either model."""
     found = two_models.relative(read(studies, "presets"))

@@ -155,7 +155,7 @@ FROM_TABLES = {
        for shape in shapes.SHAPES},
     **{f"losses on {model}": (lambda studies, model=model: table(*two_models.table(studies, model)))
        for model in two_models.MODELS},
-    "against the best published on two models": lambda studies: table(*two_models.published(studies)),
+    "against the best published on two models": lambda studies: table(*two_models.published(two_models.read(studies))),
     "policies on both models": lambda studies: table(*two_models.both(studies)),
     "choices on two models": lambda studies: table(*two_models.choices(studies)),
     "candidates on two models": lambda studies: table(*set_aside.candidates(studies)),
@@ -174,6 +174,7 @@ FROM_TABLES = {
         "chosen": rivals.chosen, "against ours": rivals.against, "parts": rivals.parts}.items()},
     **{f"experiments at {budget}": (lambda studies, budget=budget: table(*why.table(studies, budget)))
        for budget in why.BUDGETS},
+    "against the best published, generated": lambda studies: table(*lengths.published(studies)),
     **{f"lengths, {name}": (lambda studies, name=name: table(*lengths.table(studies, name, 15 if name == "presets" else None)))
        for name in lengths.EXPERIMENTS},
     "orders of two models": lambda studies: table(*two_models.orders(studies)),

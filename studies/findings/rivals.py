@@ -136,7 +136,7 @@ def judged(studies, model):
 
 def against(studies):
     """Header and rows: ours over the rival of least loss, where each has had its trials."""
-    return two_models.published(studies, (set_aside.JUDGED, JUDGED), set_aside.OURS, STREAM)
+    return two_models.published(two_models.read(studies, set_aside.JUDGED, JUDGED), set_aside.OURS, STREAM)
 
 
 def parts(studies):

@@ -61,7 +61,7 @@ def judged(studies, model):
 
 def published(studies, *later):
     """`later`: tables of losses on documents that were run after these."""
-    return two_models.published(studies, (JUDGED, *later), OURS, STREAM)
+    return two_models.published(two_models.read(studies, JUDGED, *later), OURS, STREAM)
 
 
 def draw(studies):

@@ -95,11 +95,10 @@ def table(studies, model, *names):
              for one in order] + [[f"`{BASE}`, nats", *(f"{one:.3f}" for one in nats)]])
 
 
-def published(studies, names=("two_models",), ours=OURS, worst=None):
+def published(losses, ours=OURS, worst=None):
     """Header and rows: losses of our presets relative to the published policy that loses least on the model
     at the budget, with intervals; at the end the geometric mean over models and budgets. `worst`: one of
     ours, of which the document where it is worst is told, too."""
-    losses = read(studies, *names)
     found, own = relative(losses), [one for one in rivals(losses) if one not in ours]
     bases = {(model, b): best(found, model, b, own) for model in MODELS for b in BUDGETS}
     against = {base: relative(losses, base) for base in set(bases.values())}
