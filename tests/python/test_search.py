@@ -25,6 +25,7 @@ sys.path.insert(0, str(ROOT / "python"))
 import h5py
 import numpy as np
 import optuna
+from commands_here import run_here
 
 import kvsim
 from kvsim.program import find_program
@@ -178,6 +179,9 @@ class Spaces(WithTexts):
 
 
 class Files(WithTexts):
+    def command(self, file, out, *more):
+        return run_here("search", file, "-o", out, *more)
+
     def refused(self, expected, **more):
         done = self.command(self.file(**more), self.folder / "study")
         self.assertEqual(done.returncode, 2, done.stderr)

@@ -3,7 +3,6 @@
 Needs data/requirements.txt and plots/requirements.txt; without them one line says so.
 """
 
-import contextlib
 import io
 import os
 import signal
@@ -23,9 +22,9 @@ import pandas
 import tiny_models
 import torch
 import transformers
+from commands_here import run_here
 
 import kvsim
-from kvsim import commands
 from kvsim.bytes_for_loss import by_policy, least_cost
 from kvsim.kvtrace.model import LoadedModel
 from kvsim.plain import csv_text
@@ -72,20 +71,10 @@ class WithTexts(unittest.TestCase):
         self.tokenizer.save_pretrained(self.folder / "model")
 
     def command(self, *words, code=0):
-        """What a command prints and says where the texts lie; in this process, since one of its own would load
-        PyTorch again."""
-        here = os.getcwd()
-        os.chdir(self.folder)
-        try:
-            with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as said:
-                try:
-                    found = commands.run(words[0], list(words[1:]))
-                except SystemExit as ended:   # of the parser of options
-                    found = ended.code
-        finally:
-            os.chdir(here)
-        self.assertEqual(found or 0, code, said.getvalue())
-        return out.getvalue(), said.getvalue()
+        """What a command prints and says where the texts lie."""
+        done = run_here(*words, folder=self.folder)
+        self.assertEqual(done.returncode, code, done.stderr)
+        return done.stdout, done.stderr
 
     def study(self, out="out", model=None, texts=None, **changes):
         return api.study(model or self.model, texts or [self.texts], self.folder / out,
