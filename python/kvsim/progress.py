@@ -52,7 +52,7 @@ class Progress:
         elif self.draws:
             if self.bar is None:
                 self.bar = _tqdm()(total=100, delay=SHORT, unit="%", leave=False, dynamic_ncols=True,
-                                   bar_format="{desc} {percentage:3.0f}%|{bar}| {elapsed}<{remaining}")
+                                   bar_format="{percentage:3.0f}% {desc}|{bar}| {elapsed}<{remaining}")
             self.bar.set_description(printable(what), refresh=False)
             self.bar.update(100 * share - self.bar.n)
         elif self.log and (part != self.part or time.monotonic() - self.said > OFTEN):

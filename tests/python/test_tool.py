@@ -95,7 +95,7 @@ class Far(unittest.TestCase):
 
     def test_what_asks_for_a_bar_gets_one(self):
         with mock.patch("kvsim.progress.SHORT", 0):
-            self.assertIn("%|", "".join(self.said(tell=False, wanted=True)))
+            self.assertIn("0% |", "".join(self.said(tell=False, wanted=True)))
 
 
 class Units(unittest.TestCase):
