@@ -66,7 +66,7 @@ class Progress:
             if self.bar is not None:
                 self.bar.reset()
         self.done, spent = share, time.monotonic() - self.begin
-        left = f", {duration(spent / share - spent)} left" if self.log and share > 0 else ""
+        left = f" ({duration(spent / share - spent)} left)" if self.log and share > 0 else ""
         self.show(share, what + left, what.split(":")[0])
 
     def steps(self, stage: str, done: int, total: int) -> None:
