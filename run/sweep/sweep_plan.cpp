@@ -68,7 +68,7 @@ SweepCost unit_cost(const Shapes& s, const StudyOptions& options, const Record& 
   constexpr double kObserving = 64;  // queries that observe, where not all do
   const bool all = chosen<Queries>(settings).observes_all();
   double flops = 2 * s.products(all ? s.entries : kObserving, s.key_dim);
-  flops += chosen<Indicator>(settings).cost() * s.products(kObserving, s.value_dim);
+  flops += chosen<Indicator>(settings).use().cost * s.products(kObserving, s.value_dim);
   const double projected = options.wo_steps.value_or(0) > 0
                                ? std::min<double>(*options.wo_steps, s.steps)
                                : s.steps;

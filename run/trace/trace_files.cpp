@@ -99,7 +99,8 @@ std::vector<TraceUse> position_uses(const TraceReader& trace) {
 std::string indicators_that_move_queries() {
   std::string names;
   for (const KindInfo* kind : kinds_of_stage("indicator"))
-    if (Kinds<Indicator>::find(kind->name).moves_queries()) names += ", indicator=" + kind->name;
+    if (Kinds<Indicator>::find(kind->name).use().moves_queries)
+      names += ", indicator=" + kind->name;
   return names;
 }
 

@@ -163,8 +163,8 @@ PreparedRecord Preparation::prepare(const Record& record) {
     if (b.keeps_all) continue;
     ScorePlan plan = plan_of(p, b.window);
     plan.free_slots = slots_of_window[b.window];
-    const auto* const observed = p.stage<Indicator>().as<ObservedIndicator>();
-    if (observed && observed->follows_budget(p.settings)) plan.dropped = b.dropped;
+    const auto* const following = p.stage<Indicator>().as<FollowsBudget>();
+    if (following && following->follows_budget(p.settings)) plan.dropped = b.dropped;
     b.variant = static_cast<size_t>(std::ranges::find(plan.free_slots, free_slots(b)) -
                                     plan.free_slots.begin());
     b.plan = share_plan(std::move(plan));

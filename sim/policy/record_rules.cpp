@@ -71,26 +71,24 @@ void check_scoring(const Complaints& complaints, const Settings& settings) {
   const std::string name = "indicator=" + settings.text("indicator");
   const ScoringSteps steps(settings);
   const bool rows = has_rows(indicator.axes()), observes = indicator.axes() != Axes::entry;
-  const auto* const own = indicator.as<RowIndicator>();
   const bool of_query_heads = per_query_head(settings);
   complaints.require(!observes || chosen<Queries>(settings).observes(),
                      name + " needs observing queries", observing_queries);
-  complaints.require(!own || !own->aggregates_first() || steps.starts_with(ScoringStep::aggregate),
+  complaints.require(!indicator.as<AggregatesFirst>() || steps.starts_with(ScoringStep::aggregate),
                      name + " aggregates first", "order=asg or ags");
-  complaints.require(!indicator.moves_queries() || !chosen<Queries>(settings).looks_ahead(),
+  complaints.require(!indicator.use().moves_queries || !chosen<Queries>(settings).looks_ahead(),
                      name + " takes the prompt's queries for later ones", observing_queries);
   complaints.require(
       !observes || !chosen<Queries>(settings).looks_ahead() || indicator.takes_future(),
       name + " looks at the prompt", observing_queries);
   const bool probed = chosen<Queries>(settings).of_probe() || chosen<Join>(settings).joins();
   const auto takes_probes = [](const Indicator& kind) {
-    const auto* const rows_of = kind.as<RowIndicator>();
-    return rows_of && rows_of->takes_probes();
+    return has_rows(kind.axes()) && kind.use().probes != Probes::refused;
   };
   complaints.require(!observes || !probed || takes_probes(indicator),
                      name + " does not take the queries of a probe",
                      kinds_that<Indicator>(takes_probes));
-  complaints.require(!own || !own->needs_probe() || chosen<Queries>(settings).of_probe(),
+  complaints.require(indicator.use().probes != Probes::only || chosen<Queries>(settings).of_probe(),
                      name + " takes what a probe reads again", "queries=probe");
   complaints.require(!probed || !chosen<Schedule>(settings).repeats(),
                      "a probe follows the whole prompt", "schedule=prefill");
@@ -270,7 +268,7 @@ void check_chunks(const Complaints& complaints, const Settings& settings) {
                      "queries=window or none, or last with last_queries=1");
   const auto& indicator = chosen<Indicator>(settings);
   complaints.require(
-      !indicator.moves_queries() && file_keys(settings).empty(),
+      !indicator.use().moves_queries && file_keys(settings).empty(),
       "indicator=" + settings.text("indicator") + with + " asks for an entry's own position",
       "an indicator of attention, of keys or of values");
   complaints.require(chosen<Allocate>(settings).even(),

@@ -1,6 +1,7 @@
 #pragma once
 #include "sim/core/decimal.hpp"
 #include "sim/policy/prepared_record.hpp"
+#include "sim/policy/row_consumer.hpp"
 #include "sim/stages/aggregate/aggregate.hpp"
 #include "sim/stages/allocate/allocate.hpp"
 #include "sim/stages/indicator/indicator.hpp"
@@ -8,50 +9,28 @@
 
 namespace kvsim {
 
-/// The tables of a consumer's AttentionSumRequest, in its order.
-using TakenSums = std::vector<const Table<double>*>;
-
-/// Something that reads attention rows block by block: a record's scores, or a statistic. Blocks
-/// of a KV head come in order of rows.
-class RowConsumer {
+/// Rows of an indicator, which may be shared by several consumers: each block is prepared once for
+/// all of them. What the rows can do is found out once.
+class SharedRows {
  public:
-  /// `looks_ahead`: the segment's queries may be later steps (oracles).
-  explicit RowConsumer(const Segment& segment, bool looks_ahead = false)
-      : segment_(segment), looks_ahead_(looks_ahead) {}
-  virtual ~RowConsumer() = default;
-  RowConsumer(const RowConsumer&) = delete;
-  RowConsumer& operator=(const RowConsumer&) = delete;
+  explicit SharedRows(std::unique_ptr<IndicatorRows> rows)
+      : rows_(std::move(rows)), stored_(dynamic_cast<const StoredRows*>(rows_.get())),
+        summed_(dynamic_cast<const SummedRows*>(rows_.get())),
+        aggregated_(dynamic_cast<const AggregatedRows*>(rows_.get())) {}
 
-  const Segment& segment() const { return segment_; }
-  bool looks_ahead() const { return looks_ahead_; }
-  virtual AttentionPass wanted() const { return observed(); }
-  /// All queries of the segment.
-  AttentionPass observed() const {
-    return {.positions = segment_.positions,
-            .look_ahead = looks_ahead_,
-            .probe = segment_.probe,
-            .probe_tokens = segment_.probe_tokens};
-  }
-
-  /// Where sums over the rows will do: which; no row is then shown, and take_sums is called once
-  /// with them. They may have more columns than were asked for.
-  virtual std::optional<AttentionSumRequest> wanted_sums() const { return std::nullopt; }
-  virtual void take_sums(const TakenSums&) {}
-
-  virtual void start(const AttentionBlock& block, int64_t first_row) = 0;
-  virtual int tasks(const AttentionBlock&) const { return 1; }
-  /// Tasks of one block run in parallel; each must write to its own memory only.
-  virtual void run(const AttentionBlock& block, int64_t first_row, int task) = 0;
-  virtual void end(const AttentionBlock&, int64_t /*first_row*/) {}
+  void start(const AttentionBlock& block, int64_t first_row);
+  const IndicatorRows* operator->() const { return rows_.get(); }
+  const StoredRows* stored() const { return stored_; }  ///< null where they are not; so below
+  const SummedRows* summed() const { return summed_; }
+  const AggregatedRows* aggregated() const { return aggregated_; }
 
  private:
-  Segment segment_;
-  bool looks_ahead_;
+  std::unique_ptr<IndicatorRows> rows_;
+  const StoredRows* stored_;
+  const SummedRows* summed_;
+  const AggregatedRows* aggregated_;
+  std::tuple<int, int64_t, int64_t> prepared_{-1, -1, -1};  ///< KV head, first row, rows
 };
-
-/// Feeds all consumers, with one pass for each distinct set of observing queries, and as
-/// few as memory allows for sums.
-void run_consumers(LayerWork& work, const std::vector<RowConsumer*>& consumers);
 
 /// Mean attention of each owner over J, and the layer's attention on the last candidates and on
 /// the window: what stage1=mass asks for (policies.md 6).
@@ -74,7 +53,7 @@ class DeviationConsumer : public RowConsumer {
   DeviationConsumer(LayerWork& work, const Settings& settings, const Segment& segment,
                     Table<double>& deviation);
   AttentionPass wanted() const override;
-  std::optional<AttentionSumRequest> wanted_sums() const override;
+  RowUse use() const override;
   void take_sums(const TakenSums& taken) override;
   void start(const AttentionBlock& block, int64_t first_row) override;
   int tasks(const AttentionBlock&) const override;
@@ -88,7 +67,7 @@ class DeviationConsumer : public RowConsumer {
   LayerWork& work_;
   const RowIndicator& indicator_;
   HeadGrouping heads_;
-  std::unique_ptr<IndicatorRows> rows_;
+  SharedRows rows_;
   Table<double>& deviation_;
   Table<double> combined_;                          // [block rows][candidates], heads so far
   std::vector<std::vector<double>> sum_, squares_;  // per unit of the KV head at work
@@ -101,7 +80,7 @@ class StatisticConsumer : public RowConsumer {
   StatisticConsumer(LayerWork& work, const Segment& segment, bool looks_ahead,
                     std::unique_ptr<RowStatistic> statistic)
       : RowConsumer(segment, looks_ahead), work_(work), statistic_(std::move(statistic)) {}
-  std::optional<AttentionSumRequest> wanted_sums() const override;
+  RowUse use() const override;
   void take_sums(const TakenSums& taken) override;
   void start(const AttentionBlock&, int64_t) override {}
   int tasks(const AttentionBlock&) const override { return 0; }
@@ -115,19 +94,6 @@ class StatisticConsumer : public RowConsumer {
   LayerWork& work_;
   std::unique_ptr<RowStatistic> statistic_;
   Table<double> sums_;  // [heads of the group][candidates], where rows of a probe are shown
-};
-
-/// Rows of an indicator that several records read: each block is prepared once for all of them.
-class SharedRows {
- public:
-  explicit SharedRows(std::unique_ptr<IndicatorRows> rows) : rows_(std::move(rows)) {}
-
-  void start(const AttentionBlock& block, int64_t first_row);
-  const IndicatorRows* operator->() const { return rows_.get(); }
-
- private:
-  std::unique_ptr<IndicatorRows> rows_;
-  std::tuple<int, int64_t, int64_t> prepared_{-1, -1, -1};  ///< KV head, first row, rows
 };
 
 /// The rows of one layer by all that they depend on.
@@ -173,7 +139,7 @@ class SegmentScorer : public RowConsumer {
                 std::vector<Table<double>>& results);
 
   AttentionPass wanted() const override;
-  std::optional<AttentionSumRequest> wanted_sums() const override;
+  RowUse use() const override;
   void take_sums(const TakenSums& taken) override;
   void start(const AttentionBlock& block, int64_t first_row) override;
   int tasks(const AttentionBlock&) const override { return 0; }  // end() shares the work out
@@ -203,7 +169,7 @@ class SegmentScorer : public RowConsumer {
   }
   /// Rows of a KV head that are aggregated.
   int units() const { return groups_before() ? 1 : heads_.rows_per_query(); }
-  bool rows_in_place(const AttentionBlock& block) const;
+  bool rows_in_place() const;
   int64_t rows_at_once(const AttentionBlock& block) const;
   std::span<double> made(size_t unit, int64_t row) const;
   std::span<const double> made_row(const AttentionBlock& block, size_t unit, int64_t row) const;

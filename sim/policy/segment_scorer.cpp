@@ -157,38 +157,23 @@ SegmentScorer::SegmentScorer(LayerWork& work, const ScorePlan& plan, const Segme
 
 AttentionPass SegmentScorer::wanted() const {
   AttentionPass pass = observed();
-  pass.logits = indicator_.needs_logits();
-  pass.outputs = indicator_.needs_outputs();
+  pass.logits = indicator_.use().logits;
+  pass.outputs = indicator_.use().outputs;
   pass.rows_outer = waits_for_layer();
   if (pass.outputs && !segment().positions.empty())  // what the output is made of, all of it
     pass.columns = std::max(work_.entries(), segment().positions.back() + 1);
   return pass;
 }
 
-/// Sums will do when aggregation and what comes before it are linear, and nothing follows single
-/// rows.
-std::optional<AttentionSumRequest> SegmentScorer::wanted_sums() const {
-  const auto term = (*rows_)->summed_as();
-  if (!term || segment().probe_rows() > 0 || smooth_.drift() != Drift::none || smooths_before() ||
-      (groups_before() && (!heads_.linear() || heads_.whole_layer())))
-    return std::nullopt;
+RowUse SegmentScorer::use() const {
+  RowUse use{.terms = rows_->summed(),
+             .grouping = groups_before() ? &heads_ : nullptr,
+             .each_row = smooth_.drift() != Drift::none || smooths_before()};
   const auto aggregation = aggregate_.start(settings_, segment().rows(),
                                             segment().candidates.size());
-  const std::span<const double> weights = aggregation->weights();
-  if (weights.empty()) return std::nullopt;
-  AttentionSumRequest request{
-      .rows = {}, .columns = segment().candidates.end, .sums = {{*term, {}, {}}}};
-  AttentionSum& sum = request.sums.front();
-  const std::vector<int64_t> stored = stored_queries(work_, segment().positions, looks_ahead());
-  for (size_t j = 0; j < stored.size(); ++j) {
-    const double weight = weights[static_cast<size_t>(segment().rows_before) + j];
-    if (weight == 0) continue;
-    const int64_t position = segment().positions[j];
-    request.rows.push_back(stored[j]);
-    sum.weights.push_back(weight * (*rows_)->row_factor(position));
-    if (*term == AttentionSum::Of::below) sum.bounds.push_back((*rows_)->bound(position));
-  }
-  return request;
+  if (const auto weights = aggregation->weights(); !weights.empty())
+    use.weights.emplace(weights.begin(), weights.end());
+  return use;
 }
 
 void SegmentScorer::take_sums(const TakenSums& taken) {
@@ -204,7 +189,7 @@ void SegmentScorer::take_sums(const TakenSums& taken) {
       const auto from = sums.row(query_head).subspan(candidates.begin, candidates.size());
       Row& sum = of_head[u];
       sum.assign(from.begin(), from.end());
-      (*rows_)->scale(query_head, candidates, sum);
+      rows_->summed()->scale(query_head, candidates, sum);
     });
     if (groups_before()) {  // the sum of the group's rows is the group of the heads' sums
       Row group(of_head.front().size());
@@ -219,13 +204,13 @@ void SegmentScorer::take_sums(const TakenSums& taken) {
 }
 
 /// Are rows taken from where the indicator has them, without a copy?
-bool SegmentScorer::rows_in_place(const AttentionBlock& block) const {
-  return !groups_before() && !smooths_before() && !(*rows_)->stored_row(block, 0, 0).empty();
+bool SegmentScorer::rows_in_place() const {
+  return !groups_before() && !smooths_before() && rows_->stored() != nullptr;
 }
 
 /// Rows of a block that are made before they are aggregated.
 int64_t SegmentScorer::rows_at_once(const AttentionBlock& block) const {
-  if (rows_in_place(block) || waits_for_layer()) return block.rows;
+  if (rows_in_place() || waits_for_layer()) return block.rows;
   const int64_t bytes = std::ssize(units_) * segment().candidates.size() *
                         static_cast<int64_t>(sizeof(double));
   return std::clamp<int64_t>(kMadeBytes * threads() / std::max<int64_t>(bytes, 1), 1, block.rows);
@@ -239,8 +224,8 @@ std::span<double> SegmentScorer::made(size_t unit, int64_t row) const {
 
 std::span<const double> SegmentScorer::made_row(const AttentionBlock& block, size_t unit,
                                                 int64_t row) const {
-  return rows_in_place(block) ? (*rows_)->stored_row(block, static_cast<int>(unit), row)
-                              : made(unit, row);
+  return rows_in_place() ? rows_->stored()->stored_row(block, static_cast<int>(unit), row)
+                         : made(unit, row);
 }
 
 void SegmentScorer::open_units(int count) {
@@ -270,7 +255,7 @@ void SegmentScorer::start(const AttentionBlock& block, int64_t first_row) {
   rows_->start(block, first_row);
   const bool first_of_unit = first_row == 0 && (!waits_for_layer() || heads_.begins(block.kv_head));
   if (first_of_unit) open_units(units());
-  if (!rows_in_place(block))
+  if (!rows_in_place())
     made_->reserve(std::ssize(units_) * rows_at_once(block) * segment().candidates.size());
 }
 
@@ -298,7 +283,7 @@ void SegmentScorer::make_row(const AttentionBlock& block, int64_t first_row, siz
 }
 
 void SegmentScorer::make_head_row(const AttentionBlock& block, size_t head, int64_t row) {
-  if (rows_in_place(block)) return;
+  if (rows_in_place()) return;
   const auto made = this->made(head, row);
   static thread_local Row plain;
   plain.resize(made.size());
@@ -385,7 +370,8 @@ void SegmentScorer::close_kv_head(int kv_head) {
     }
     aggregation->finish(row);
   });
-  (*rows_)->finish(kv_head * work_.group_size(), segment().candidates, rows);
+  if (rows_->aggregated())
+    rows_->aggregated()->finish(kv_head * work_.group_size(), segment().candidates, rows);
   const int64_t variants = std::ssize(plan_.free_slots);
   if (variants == 1) return close_variant(kv_head, 0, std::move(rows));
   parallel_for(variants, [&](int64_t variant) { close_variant(kv_head, variant, rows); });

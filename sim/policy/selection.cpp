@@ -99,7 +99,7 @@ std::vector<int64_t> Selection::shares(int64_t owner, int64_t b) const {
   ShareRequest request;
   request.budget = b;
   for (const Range& range : record_.ranges) request.sizes.push_back(range.size());
-  request.position = record_.stage<Indicator>().is_position();
+  request.position = record_.stage<Indicator>().as<ScoresByPosition>() != nullptr;
   if (request.position)
     request.sinks = std::min({record_.settings.count(keys::sinks), request.sizes[0], b});
   if (unconstrained_)

@@ -28,8 +28,8 @@ bool asks_probe(const Settings& settings) {
 }
 
 std::string fault_of(const Settings& settings, const ProbeInfo& probe) {
-  const auto* const rows = chosen<Indicator>(settings).as<RowIndicator>();
-  return rows ? rows->probe_fault(settings, probe) : "";
+  const auto* const asking = chosen<Indicator>(settings).as<AsksProbe>();
+  return asking ? asking->probe_fault(settings, probe) : "";
 }
 
 /// Lack of a record's probe in the trace, in words; empty: nothing.
@@ -169,7 +169,7 @@ class RecordCheck {
   }
   void rotations() const {
     const bool turns = moves_positions(record_.settings) ||
-                       record_.stage<Indicator>().moves_queries() ||
+                       record_.stage<Indicator>().use().moves_queries ||
                        record_.stage<Quantize>().turns_keys(record_.settings);
     if (!turns) return;
     for (const int layer : record_.layers) {
@@ -189,7 +189,7 @@ class RecordCheck {
   void side_files() const {
     record_.stage<Allocate>().check_files(record_.settings, files_, info_.num_layers,
                                           record_.owners);
-    const auto* const indicator = record_.stage<Indicator>().as<EntryIndicator>();
+    const auto* const indicator = record_.stage<Indicator>().as<ReadsFiles>();
     for (size_t l = 0; indicator && l < record_.layers.size(); ++l)
       indicator->check_files(record_.settings, files_, record_.layers[l], record_.owners,
                              info_.prompt_len);

@@ -34,17 +34,14 @@ AttentionPass PromptStatistics::wanted() const {
   return pass;
 }
 
-/// Sums will do where every stage is linear in the rows.
-std::optional<AttentionSumRequest> PromptStatistics::wanted_sums() const {
-  if (rows_->summed_as() != AttentionSum::Of::attention || !heads_.linear() ||
-      scores_.front()->weights().empty() || !deviations_.empty())
-    return std::nullopt;
-  AttentionSum sum;
-  for (const int64_t position : segment().positions)
-    sum.weights.push_back(rows_->row_factor(position));
-  return AttentionSumRequest{.rows = stored_queries(work_, segment().positions, false),
-                             .columns = work_.entries(),
-                             .sums = {std::move(sum)}};
+RowUse PromptStatistics::use() const {
+  RowUse use{.terms = rows_.summed(),
+             .grouping = &heads_,
+             .groups_layer = true,
+             .each_row = !deviations_.empty()};
+  if (const auto weights = scores_.front()->weights(); !weights.empty())
+    use.weights.emplace(weights.begin(), weights.end());
+  return use;
 }
 
 void PromptStatistics::take_sums(const TakenSums& taken) {
@@ -58,7 +55,7 @@ void PromptStatistics::take_sums(const TakenSums& taken) {
     for (int x = 0; x < heads; ++x) {
       const int head = kv_head * heads + x;
       head_row.assign(sums.row(head).begin(), sums.row(head).begin() + work_.entries());
-      rows_->scale(head, {0, work_.entries()}, head_row);
+      rows_.summed()->scale(head, {0, work_.entries()}, head_row);
       if (heads_.combines())
         heads_.add(kv_head, x, head_row, grouped);
       else
@@ -71,7 +68,9 @@ void PromptStatistics::take_sums(const TakenSums& taken) {
   }
 }
 
-void PromptStatistics::start(const AttentionBlock& block, int64_t) { rows_->start(block); }
+void PromptStatistics::start(const AttentionBlock& block, int64_t first_row) {
+  rows_.start(block, first_row);
+}
 
 void PromptStatistics::add(Range owners, std::span<const double> row, int64_t visible) {
   for (auto owner = static_cast<size_t>(owners.begin); owner < static_cast<size_t>(owners.end);

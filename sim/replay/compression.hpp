@@ -18,7 +18,7 @@ class PromptStatistics : public RowConsumer {
   std::vector<std::unique_ptr<SlotStatistic>> take_deviations() { return std::move(deviations_); }
 
   AttentionPass wanted() const override;
-  std::optional<AttentionSumRequest> wanted_sums() const override;
+  RowUse use() const override;
   void take_sums(const TakenSums& taken) override;
   void start(const AttentionBlock& block, int64_t first_row) override;
   void run(const AttentionBlock& block, int64_t first_row, int task) override;
@@ -28,7 +28,7 @@ class PromptStatistics : public RowConsumer {
 
   LayerWork& work_;
   HeadGrouping heads_;
-  std::unique_ptr<IndicatorRows> rows_;
+  SharedRows rows_;
   std::vector<std::unique_ptr<SlotStatistic>> scores_;
   std::vector<std::unique_ptr<SlotStatistic>> deviations_;  ///< empty unless std_keep > 0
   Table<double> grouped_;                                   ///< [block rows][n]

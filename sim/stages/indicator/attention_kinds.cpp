@@ -9,7 +9,7 @@ namespace {
 using Rows = std::unique_ptr<IndicatorRows>;
 
 /// A_{h,j,i}, times a weight per query head (or KV head) and entry if there is one.
-struct AttentionRows : IndicatorRows {
+struct AttentionRows : IndicatorRows, SummedRows {
   AttentionRows() = default;
   explicit AttentionRows(const Table<float>& per_query_head) : weights_(&per_query_head) {}
   AttentionRows(const Table<float>& per_kv_head, int group_size)
@@ -21,7 +21,6 @@ struct AttentionRows : IndicatorRows {
     if (!weights_) return;
     multiply(per_kv_head_ ? block.kv_head : block.kv_head * block.heads + head, candidates, out);
   }
-  std::optional<AttentionSum::Of> summed_as() const override { return AttentionSum::Of::attention; }
   bool is_attention() const override { return weights_ == nullptr; }
   void scale(int query_head, Range candidates, std::span<double> out) const override {
     if (weights_) multiply(per_kv_head_ ? query_head / group_size_ : query_head, candidates, out);
@@ -73,7 +72,7 @@ struct AttentionValue : RowIndicator {
 };
 
 /// -1 where an entry gets less than its even share of what the query sees, else 0.
-struct BelowMeanRows : IndicatorRows {
+struct BelowMeanRows : IndicatorRows, SummedRows {
   explicit BelowMeanRows(int64_t first_visible) : first_visible_(first_visible) {}
   void row(const AttentionBlock& block, int head, int64_t row, Range candidates,
            std::span<double> out) const override {
@@ -85,13 +84,19 @@ struct BelowMeanRows : IndicatorRows {
       out[c] = visible && a[c] < share ? -1 : 0;
     }
   }
-  std::optional<AttentionSum::Of> summed_as() const override { return AttentionSum::Of::below; }
-  double bound(int64_t position) const override {
-    return 1.0 / static_cast<double>(position + 1 - first_visible_);
+  AttentionSum sum(std::span<const int64_t> positions, std::vector<double> weights) const override {
+    AttentionSum below{AttentionSum::Of::below, std::move(weights), {}};
+    for (double& weight : below.weights) weight = -weight;
+    for (const int64_t position : positions) below.bounds.push_back(bound(position));
+    return below;
   }
-  double row_factor(int64_t) const override { return -1; }
 
  private:
+  /// Even share of what the query sees.
+  double bound(int64_t position) const {
+    return 1.0 / static_cast<double>(position + 1 - first_visible_);
+  }
+
   int64_t first_visible_;  // 0, or the start of a segment that scores on its own
 };
 
@@ -126,10 +131,9 @@ struct ExpLogitRows : IndicatorRows {
 
 struct ExpLogit : RowIndicator {
   ExpLogit()
-      : RowIndicator({"indicator", "exp-logit", "exp(logit - the head's largest over J x C)",
-                      "KeepKV code"}) {}
-  bool needs_logits() const override { return true; }
-  bool takes_probes() const override { return false; }
+      : RowIndicator(
+            {"indicator", "exp-logit", "exp(logit - the head's largest over J x C)", "KeepKV code"},
+            {.logits = true, .probes = Probes::refused}) {}
   Rows rows(LayerWork& work, const Settings& settings, const Segment& segment) const override {
     std::vector<double> largest(work.query_heads(), -INFINITY);
     const bool ahead = chosen<Queries>(settings).looks_ahead();
@@ -148,7 +152,7 @@ struct ExpLogit : RowIndicator {
 };
 
 /// Importance divided by the layer's total of the same query.
-struct ShareRows : IndicatorRows {
+struct ShareRows : IndicatorRows, SummedRows {
   ShareRows(const Table<float>& weights, std::vector<int64_t> positions, std::vector<double> totals)
       : importance_(weights), positions_(std::move(positions)), totals_(std::move(totals)) {}
   void row(const AttentionBlock& block, int head, int64_t row, Range candidates,
@@ -157,10 +161,12 @@ struct ShareRows : IndicatorRows {
     const double total = total_of(block.positions[row]);
     for (double& x : out) x = total > 0 ? x / total : 0;
   }
-  std::optional<AttentionSum::Of> summed_as() const override { return AttentionSum::Of::attention; }
-  double row_factor(int64_t position) const override {
-    const double total = total_of(position);
-    return total > 0 ? 1 / total : 0;
+  AttentionSum sum(std::span<const int64_t> positions, std::vector<double> weights) const override {
+    for (size_t j = 0; j < weights.size(); ++j) {
+      const double total = total_of(positions[j]);
+      weights[j] *= total > 0 ? 1 / total : 0;
+    }
+    return importance_.sum(positions, std::move(weights));
   }
   void scale(int query_head, Range candidates, std::span<double> out) const override {
     importance_.scale(query_head, candidates, out);
@@ -180,8 +186,8 @@ struct ShareRows : IndicatorRows {
 struct ImportanceShare : RowIndicator {
   ImportanceShare()
       : RowIndicator({"indicator", "importance-share",
-                      "importance / the layer's total of that query", "kvsim; DefensiveKV 3.1"}) {}
-  bool takes_probes() const override { return false; }
+                      "importance / the layer's total of that query", "kvsim; DefensiveKV 3.1"},
+                     {.probes = Probes::refused}) {}
   Rows rows(LayerWork& work, const Settings& settings, const Segment& segment) const override {
     using Row = Eigen::Map<const Eigen::ArrayXf>;
     const Table<float>& weights = importance_weights(work, settings);

@@ -101,16 +101,14 @@ void standardize_layer(Table<double>& x) {
   for (double& value : all) value = (value - mean) / std::max(deviation, 1e-6);
 }
 
-struct Compactor : ObservedIndicator {
+struct Compactor : ObservedIndicator, FollowsBudget {
   Compactor()
       : ObservedIndicator(
             {"indicator", "compactor",
              "leverage of keys before their rotation, and attention in chunks without a mask",
              "Compactor; kvpress CompactorPress",
-             "compactor_chunk compactor_sketch compactor_blend sinks recent", "rope/inv_freq"}) {}
-  Axes axes() const override { return Axes::group; }
-  bool moves_queries() const override { return true; }
-  double cost() const override { return 2; }
+             "compactor_chunk compactor_sketch compactor_blend sinks recent", "rope/inv_freq"},
+            Axes::group, {.moves_queries = true, .cost = 2}) {}
   bool follows_budget(const Settings& settings) const override {
     return settings.is_none(compactor_blend);
   }

@@ -213,11 +213,8 @@ struct Elimination : ObservedIndicator {
       : ObservedIndicator(
             {"indicator", "elimination",
              "what the output loses when entries go one after the other, the least first",
-             "kvsim, after ReST-KV Eq. 7"}) {}
-  Axes axes() const override { return Axes::group; }
-  bool takes_future() const override { return true; }
-  bool needs_outputs() const override { return true; }
-  double cost() const override { return 60; }
+             "kvsim, after ReST-KV Eq. 7"},
+            Axes::group, {.outputs = true, .takes_future = true, .cost = 60}) {}
 
   Table<double> observed(const EntryRequest& request, const Segment& segment) const override {
     LayerWork& work = request.work;

@@ -10,10 +10,9 @@ namespace {
 const Declare indicator("indicator", "kind", "attention", "what is measured of an entry");
 const Declare scores("scores", "file or none", "none", "HDF5 file with layers/<l>/score");
 
-class Position : public EntryIndicator, public ScoresSlots {
+class Position : public EntryIndicator, public ScoresByPosition, public ScoresSlots {
  public:
   Position() : EntryIndicator({"indicator", "position", "i: the newest entries", "StreamingLLM"}) {}
-  bool is_position() const override { return true; }
   Table<double> entries(const EntryRequest& request) const override {
     Table<double> x(request.owners(), request.work.entries());
     for (int64_t owner = 0; owner < x.rows(); ++owner)
@@ -123,7 +122,7 @@ struct KeyDifference : EntryIndicator {
   }
 };
 
-struct External : EntryIndicator {
+struct External : EntryIndicator, ReadsFiles {
   External()
       : EntryIndicator({"indicator", "external", "read from the HDF5 file `scores`", "kvsim",
                         "scores", "the file `scores`"}) {}

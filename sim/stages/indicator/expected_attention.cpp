@@ -118,10 +118,8 @@ struct UnmaskedAttention : RowIndicator {
   UnmaskedAttention()
       : RowIndicator({"indicator", "unmasked-attention",
                       "attention of the query to the whole prompt, entries after it included",
-                      "Attention Matching repository"}) {}
-  bool sees_all() const override { return true; }
-  bool takes_probes() const override { return false; }
-  double cost() const override { return 1; }
+                      "Attention Matching repository"},
+                     {.sees_all = true, .probes = Probes::refused, .cost = 1}) {}
   std::unique_ptr<IndicatorRows> rows(LayerWork& work, const Settings&,
                                       const Segment& segment) const override {
     return std::make_unique<UnmaskedRows>(work, segment.candidates);
@@ -199,10 +197,8 @@ struct ExpectedAttention : ObservedIndicator {
             {"indicator", "expected-attention",
              "softmax of the expected exp(logit) of normally distributed later queries",
              "Expected Attention; kvpress ExpectedAttentionPress",
-             "expected_steps expected_variance sinks", "rope/inv_freq"}) {}
-  Axes axes() const override { return Axes::head; }
-  bool moves_queries() const override { return true; }
-  double cost() const override { return 1; }
+             "expected_steps expected_variance sinks", "rope/inv_freq"},
+            Axes::head, {.moves_queries = true, .cost = 1}) {}
 
   Table<double> observed(const EntryRequest& request, const Segment& segment) const override {
     LayerWork& work = request.work;

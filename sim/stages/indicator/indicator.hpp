@@ -17,7 +17,8 @@ enum class Axes {
 inline bool has_rows(Axes axes) { return axes == Axes::head_row || axes == Axes::group_row; }
 inline bool has_query_heads(Axes axes) { return axes == Axes::head || axes == Axes::head_row; }
 
-/// Turns rows of attention into rows of the indicator, for one layer and one segment.
+/// Turns rows of attention into rows of the indicator, for one layer and one segment. Rows may be
+/// StoredRows, SummedRows and AggregatedRows beside that.
 class IndicatorRows {
  public:
   virtual ~IndicatorRows() = default;
@@ -27,39 +28,19 @@ class IndicatorRows {
   /// or a part of them; 0 where invisible.
   virtual void row(const AttentionBlock& block, int head, int64_t row, Range candidates,
                    std::span<double> out) const = 0;
-
-  /// Row of the block where the indicator holds all of them; else empty.
-  virtual std::span<const double> stored_row(const AttentionBlock&, int /*head*/,
-                                             int64_t /*row*/) const {
-    return {};
-  }
-
-  /// Where a row is a term of the backend's sums times row_factor(position) times what `scale`
-  /// multiplies with: which term. Weighted sums of rows are then taken from those.
-  virtual std::optional<AttentionSum::Of> summed_as() const { return std::nullopt; }
-  virtual double bound(int64_t /*position*/) const { return 0; }  ///< of AttentionSum::Of::below
-  virtual double row_factor(int64_t /*position*/) const { return 1; }
-  virtual void scale(int /*query_head*/, Range /*candidates*/, std::span<double>) const {}
-  /// Is a row attention itself?
-  virtual bool is_attention() const { return false; }
-
-  /// After aggregation over the queries, of all heads of the last block, which begin with
-  /// `first_head` (only where `order` starts with a before g): rows [heads][candidates].
-  virtual void finish(int /*first_head*/, Range /*candidates*/,
-                      std::span<std::vector<double>> /*rows*/) const {}
 };
 
-/// One that makes all rows of a block in start().
+/// Rows that are all made in start().
 class StoredRows : public IndicatorRows {
  public:
   explicit StoredRows(Range candidates) : candidates_(candidates) {}
   void row(const AttentionBlock& block, int head, int64_t row, Range candidates,
-           std::span<double> out) const override {
+           std::span<double> out) const final {
     const auto first = static_cast<size_t>(candidates.begin - candidates_.begin);
     std::ranges::copy(stored_row(block, head, row).subspan(first, out.size()), out.begin());
   }
-  std::span<const double> stored_row(const AttentionBlock& block, int head,
-                                     int64_t row) const override {
+  /// All candidates of a row, where they are.
+  std::span<const double> stored_row(const AttentionBlock& block, int head, int64_t row) const {
     const int64_t columns = candidates_.size();
     return {stored_.data() + (head * block.rows + row) * columns, static_cast<size_t>(columns)};
   }
@@ -67,6 +48,36 @@ class StoredRows : public IndicatorRows {
  protected:
   Range candidates_;
   Buffer<double> stored_;  ///< [heads, or groups][rows][candidates] of the block at work
+};
+
+/// Rows whose weighted sum the backend makes without showing any of them.
+class SummedRows {
+ public:
+  virtual ~SummedRows() = default;
+  /// The backend's sum of the rows at these positions with these weights, one for each; here of
+  /// attention itself.
+  virtual AttentionSum sum(std::span<const int64_t> /*positions*/,
+                           std::vector<double> weights) const {
+    return {AttentionSum::Of::attention, std::move(weights), {}};
+  }
+  /// Multiplies that sum, of one query head, with what all its rows have in common.
+  virtual void scale(int /*query_head*/, Range /*candidates*/, std::span<double>) const {}
+  /// Is a row attention itself?
+  virtual bool is_attention() const { return false; }
+};
+
+/// Rows that are attention until they are aggregated over the queries (`order` starts with a).
+class AggregatedRows : public IndicatorRows {
+ public:
+  void row(const AttentionBlock& block, int head, int64_t row, Range candidates,
+           std::span<double> out) const final {
+    const float* a = block.attention_row(head, row) + candidates.begin;
+    for (size_t c = 0; c < out.size(); ++c) out[c] = static_cast<double>(a[c]);
+  }
+  /// After aggregation, of all heads of the last block, which begin with `first_head`: rows
+  /// [heads][candidates].
+  virtual void finish(int first_head, Range candidates,
+                      std::span<std::vector<double>> rows) const = 0;
 };
 
 /// Input of an indicator without rows.
@@ -119,42 +130,51 @@ class StepScorer {
   virtual void score(const Table<float>& queries, std::span<double> out) const = 0;
 };
 
+/// Queries of a probe as a kind takes them.
+enum class Probes { refused, taken, only };
+
+/// Use that a kind makes of the observing queries; what it leaves out it does not use.
+struct QueryUse {
+  bool logits = false;         ///< beside attention
+  bool outputs = false;        ///< beside attention
+  bool moves_queries = false;  ///< the prompt's stand in for later ones, turned by RoPE to there
+  bool sees_all = false;       ///< every query sees the whole prompt, entries after it included
+  bool takes_future = false;   ///< the future's queries mean something, too, beside those of rows
+  Probes probes = Probes::taken;  ///< of rows
+  double cost = 0;  ///< beyond attention: in products of the observing queries with all values
+};
+
 /// Number that is measured per query head, observing query and entry (policies.md 5.2). A kind is
-/// an EntryIndicator, an ObservedIndicator or a RowIndicator; beside that it may score slots or
-/// steps.
+/// an EntryIndicator, an ObservedIndicator or a RowIndicator; beside that it may have some of the
+/// capabilities below, which are asked for by as().
 class Indicator : public Kind {
  public:
-  using Kind::Kind;
   bool nests(const Settings&) const override { return true; }  // sees no budget
-  virtual Axes axes() const = 0;
-  virtual bool needs_logits() const { return false; }
-  virtual bool needs_outputs() const { return false; }
-  /// The prompt's queries stand in for later ones, turned by RoPE to where those will be.
-  virtual bool moves_queries() const { return false; }
-  /// Every query sees the whole prompt, entries after it included.
-  virtual bool sees_all() const { return moves_queries(); }
-  /// The future's queries mean something.
-  virtual bool takes_future() const { return has_rows(axes()); }
-  virtual bool is_position() const { return false; }  ///< the score is where an entry stands
-  /// Work beyond the attention itself: in products of the observing queries with all values.
-  virtual double cost() const { return 0; }
+  Axes axes() const { return axes_; }
+  const QueryUse& use() const { return use_; }
+  bool sees_all() const { return use_.sees_all || use_.moves_queries; }
+  bool takes_future() const { return use_.takes_future || has_rows(axes_); }
   /// Something that not all kinds can do; null where this one cannot.
   template <class Capability>
   const Capability* as() const {
     return dynamic_cast<const Capability*>(this);
   }
+
+ protected:
+  Indicator(KindInfo info, Axes axes, QueryUse use)
+      : Kind(std::move(info)), axes_(axes), use_(use) {}
+
+ private:
+  Axes axes_;
+  QueryUse use_;
 };
 
 /// Scores entries by what they are, without any query.
 class EntryIndicator : public Indicator {
  public:
-  using Indicator::Indicator;
-  Axes axes() const override { return Axes::entry; }
+  explicit EntryIndicator(KindInfo info) : Indicator(std::move(info), Axes::entry, {}) {}
   /// Scores [owners][n], equal for every segment.
   virtual Table<double> entries(const EntryRequest&) const = 0;
-  /// Reads the files that it names, so that what is wrong with them is said before any work.
-  virtual void check_files(const Settings&, const SideFiles&, int /*layer*/, int64_t /*owners*/,
-                           int64_t /*entries*/) const {}
 };
 
 /// Scores entries by all observing queries at once: Axes::head or Axes::group.
@@ -163,26 +183,50 @@ class ObservedIndicator : public Indicator {
   using Indicator::Indicator;
   /// Scores [heads or groups][candidates] of one segment.
   virtual Table<double> observed(const EntryRequest&, const Segment&) const = 0;
-  /// Do these scores depend on the share that is dropped?
-  virtual bool follows_budget(const Settings&) const { return false; }
 };
 
 /// Has a row of numbers for every observing query: Axes::head_row or Axes::group_row.
 class RowIndicator : public Indicator {
  public:
-  using Indicator::Indicator;
-  Axes axes() const override { return Axes::head_row; }
+  explicit RowIndicator(KindInfo info, QueryUse use = {}, Axes axes = Axes::head_row)
+      : Indicator(std::move(info), axes, use) {}
   /// Transformation of rows of attention.
   virtual std::unique_ptr<IndicatorRows> rows(LayerWork&, const Settings&,
                                               const Segment&) const = 0;
-  virtual bool aggregates_first() const { return false; }  ///< needs order=asg or ags
-  /// Rows of a probe's queries mean something; and those of no others do.
-  virtual bool takes_probes() const { return true; }
-  virtual bool needs_probe() const { return false; }
-  /// Names what is missing of a probe for that, or "".
-  virtual std::string probe_fault(const Settings&, const ProbeInfo&) const { return {}; }
 };
 
+// Capabilities.
+
+/// The score is where an entry stands.
+class ScoresByPosition {
+ public:
+  virtual ~ScoresByPosition() = default;
+};
+/// Reads the files that it names, so that what is wrong with them is said before any work.
+class ReadsFiles {
+ public:
+  virtual ~ReadsFiles() = default;
+  virtual void check_files(const Settings&, const SideFiles&, int layer, int64_t owners,
+                           int64_t entries) const = 0;
+};
+/// Scores may depend on the share that is dropped.
+class FollowsBudget {
+ public:
+  virtual ~FollowsBudget() = default;
+  virtual bool follows_budget(const Settings&) const = 0;
+};
+/// Its rows are AggregatedRows: needs order=asg or ags.
+class AggregatesFirst {
+ public:
+  virtual ~AggregatesFirst() = default;
+};
+/// Asks more of a probe than its queries.
+class AsksProbe {
+ public:
+  virtual ~AsksProbe() = default;
+  /// Names what is missing, or "".
+  virtual std::string probe_fault(const Settings&, const ProbeInfo&) const = 0;
+};
 /// schedule=decode: turns one query's attention over the slots present into a row.
 class ScoresSlotRows {
  public:
@@ -206,7 +250,7 @@ inline bool scores_slots(const Indicator& kind) {
   return kind.as<ScoresSlotRows>() || kind.as<ScoresSlots>() || kind.as<FollowsQueries>();
 }
 
-/// Means something where every later step chooses its set.
+/// schedule=per-step and reads: means something where every later step chooses its set.
 class ScoresSteps {
  public:
   virtual ~ScoresSteps() = default;

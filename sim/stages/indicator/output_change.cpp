@@ -254,21 +254,14 @@ struct OutputChangeRows : StoredRows {
   Buffer<double> products_;                   // [units][pairs][rows][entries of the tile at work]
 };
 
-constexpr double kCost = 8;  // see Indicator::cost(); measured
-
 struct OutputChangeKind : RowIndicator {
-  OutputChangeKind(KindInfo info, bool joint) : RowIndicator(std::move(info)), joint_(joint) {}
-  Axes axes() const override { return joint_ ? Axes::group_row : Axes::head_row; }
-  bool needs_outputs() const override { return true; }
-  double cost() const override { return kCost; }
+  OutputChangeKind(KindInfo info, Axes axes)
+      : RowIndicator(std::move(info), {.outputs = true, .cost = 8}, axes) {}  // cost: measured
   std::unique_ptr<IndicatorRows> rows(LayerWork& work, const Settings& settings,
                                       const Segment& segment) const override {
-    return std::make_unique<OutputChangeRows>(work, segment,
-                                              chosen<Queries>(settings).looks_ahead(), joint_);
+    return std::make_unique<OutputChangeRows>(
+        work, segment, chosen<Queries>(settings).looks_ahead(), axes() == Axes::group_row);
   }
-
- private:
-  bool joint_;
 };
 
 struct OutputChange : OutputChangeKind {
@@ -276,14 +269,14 @@ struct OutputChange : OutputChangeKind {
       : OutputChangeKind(
             {"indicator", "output-change",
              "change of the head's output when the entry alone is removed", "ReST-KV Eq. 7"},
-            false) {}
+            Axes::head_row) {}
 };
 struct OutputChangeJoint : OutputChangeKind {
   OutputChangeJoint()
       : OutputChangeKind({"indicator", "output-change-joint",
                           "change of the layer's output by all heads that share the entry",
                           "kvsim, after ReST-KV Eq. 7"},
-                         true) {}
+                         Axes::group_row) {}
 };
 const Register<Indicator, OutputChange, OutputChangeJoint> registered;
 

@@ -19,18 +19,13 @@ double square_of_gap(std::span<const double> output, std::span<const float> v,
 }
 
 /// Attention is aggregated first; the change of the output follows from the aggregate.
-struct MeanRows : IndicatorRows {
+struct MeanRows : AggregatedRows {
   explicit MeanRows(LayerWork& work) : work_(work) {}
 
   void start(const AttentionBlock& block) override {
     metrics_.clear();
     for (int head = block.kv_head * block.heads; head < (block.kv_head + 1) * block.heads; ++head)
       metrics_.push_back(&work_.output_metric(head, head));
-  }
-  void row(const AttentionBlock& block, int head, int64_t row, Range candidates,
-           std::span<double> out) const override {
-    const float* a = block.attention_row(head, row) + candidates.begin;
-    for (size_t c = 0; c < out.size(); ++c) out[c] = static_cast<double>(a[c]);
   }
 
   /// a/(1-a) * ||(mean output - v_i) W^h||; the mean output is not renormalised (as coded).
@@ -94,13 +89,12 @@ struct MeanRows : IndicatorRows {
   std::vector<const OutputMetric*> metrics_;  // of the block's heads
 };
 
-struct OutputChangeMean : RowIndicator {
+struct OutputChangeMean : RowIndicator, AggregatesFirst {
   OutputChangeMean()
       : RowIndicator({"indicator", "output-change-mean",
                       "the output's change, from attention aggregated over the queries first",
-                      "ReST-KV code"}) {}
-  bool aggregates_first() const override { return true; }
-  double cost() const override { return 8; }
+                      "ReST-KV code"},
+                     {.cost = 8}) {}
   std::unique_ptr<IndicatorRows> rows(LayerWork& work, const Settings&,
                                       const Segment&) const override {
     return std::make_unique<MeanRows>(work);
@@ -110,14 +104,8 @@ struct OutputChangeMean : RowIndicator {
 constexpr int64_t kWidenedValues = 256;  // that are widened at a time
 
 /// Attention is aggregated first; the error of the head's output follows from its shares.
-struct ValueChangeRows : IndicatorRows {
+struct ValueChangeRows : AggregatedRows {
   explicit ValueChangeRows(LayerWork& work) : work_(work) {}
-
-  void row(const AttentionBlock& block, int head, int64_t row, Range candidates,
-           std::span<double> out) const override {
-    const float* a = block.attention_row(head, row) + candidates.begin;
-    for (size_t c = 0; c < out.size(); ++c) out[c] = static_cast<double>(a[c]);
-  }
 
   /// a / (1 - a) |sum a v - v_i|, a brought to a sum of 1 over the candidates.
   void finish(int first_head, Range candidates,
@@ -159,13 +147,12 @@ struct ValueChangeRows : IndicatorRows {
   LayerWork& work_;
 };
 
-struct ValueChangeMean : RowIndicator {
+struct ValueChangeMean : RowIndicator, AggregatesFirst {
   ValueChangeMean()
       : RowIndicator({"indicator", "value-change-mean",
                       "the head's output error when an entry goes, from attention aggregated and "
                       "normalised first",
                       "CAOTE"}) {}
-  bool aggregates_first() const override { return true; }
   std::unique_ptr<IndicatorRows> rows(LayerWork& work, const Settings&,
                                       const Segment&) const override {
     return std::make_unique<ValueChangeRows>(work);

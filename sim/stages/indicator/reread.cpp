@@ -90,15 +90,14 @@ struct RereadRows : StoredRows {
   const Table<float>* value_norms_ = nullptr;  // [Hq][n]
 };
 
-struct Reread : RowIndicator {
+struct Reread : RowIndicator, AsksProbe {
   Reread()
       : RowIndicator(
             {"indicator", "reread",
              "attention of a probe's query over the sinks, what its part reads again, and its part",
              "KVzip 3.2", "reread_norm unread sinks", "a probe whose parts read the prompt again",
-             "", "queries=probe"}) {}
-  bool needs_logits() const override { return true; }
-  bool needs_probe() const override { return true; }
+             "", "queries=probe"},
+            {.logits = true, .probes = Probes::only}) {}
   std::string probe_fault(const Settings& settings, const ProbeInfo& probe) const override {
     if (std::ranges::all_of(probe.parts,
                             [](const ProbePart& part) { return part.reads.size() == 0; }))
@@ -232,9 +231,8 @@ struct Rehearsal : RowIndicator {
   Rehearsal()
       : RowIndicator({"indicator", "rehearsal",
                       "attention of the query moved behind the prompt, with its own piece", "kvsim",
-                      "rehearsal_steps rehearsal_norm", "rope/inv_freq"}) {}
-  bool needs_logits() const override { return true; }
-  bool moves_queries() const override { return true; }
+                      "rehearsal_steps rehearsal_norm", "rope/inv_freq"},
+                     {.logits = true, .moves_queries = true}) {}
   std::unique_ptr<IndicatorRows> rows(LayerWork& work, const Settings& settings,
                                       const Segment& segment) const override {
     return std::make_unique<RehearsalRows>(work, segment.candidates, settings);

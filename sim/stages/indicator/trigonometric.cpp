@@ -121,9 +121,8 @@ class Trigonometric : public ObservedIndicator, public FollowsQueries {
   Trigonometric()
       : ObservedIndicator({"indicator", "trigonometric",
                            "the mean query's logit at distances ahead, and the pairs' mean lengths",
-                           "TriAttention", "trigonometric_reach", "rope/inv_freq"}) {}
-  Axes axes() const override { return Axes::head; }
-  bool moves_queries() const override { return true; }
+                           "TriAttention", "trigonometric_reach", "rope/inv_freq"},
+                          Axes::head, {.moves_queries = true}) {}
   std::unique_ptr<SlotScorer> follow_queries(const LayerWork& work, const Settings& settings,
                                              int heads) const override {
     return std::make_unique<RunningCentres>(work, settings, heads);
