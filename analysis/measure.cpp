@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "sim/replay/compression.hpp"
 #include "sim/stages/merge/merge.hpp"
 
 namespace kvsim {

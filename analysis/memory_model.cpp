@@ -3,6 +3,7 @@
 #include "analysis/measure.hpp"
 #include "analysis/statistics.hpp"
 #include "sim/policy/prepared_record.hpp"
+#include "sim/replay/compression.hpp"
 #include "sim/stages/indicator/indicator.hpp"
 #include "sim/stages/merge/merge.hpp"
 

@@ -197,7 +197,7 @@ std::vector<PolicyAnswer> policy_answers(const TraceReader& trace, const Values&
       answer.record = options.records.front().canonical();
       options.budgets = budgets;
       options.layers = trace.info().layers;
-      check_study(trace, options);
+      plan_study(trace, options);
     } catch (const Error& error) {
       if (is_function(typed)) throw;  // none is called here
       answer.fault = error.what();

@@ -123,7 +123,7 @@ void add_risk(const TraceReader& reader, StudyOptions& options) {
   StudyOptions with_risk = options;
   with_risk.metrics.insert("risk");
   try {
-    check_study(reader, with_risk);
+    plan_study(reader, with_risk);
     options = std::move(with_risk);
   } catch (const Error& error) {
     if (error.fault() != Fault::bad_data) throw;
@@ -151,7 +151,6 @@ Job prepare(const Values& values, const Request& request, std::unique_ptr<TraceR
   if (options.records.empty())
     bad_data({"the trace can serve none of the default policies", trace});
   if (!request.fragility.empty()) add_risk(*job.reader, options);
-  check_study(*job.reader, options);
   for (const std::string& line : make_bytes_equal(*job.reader, backend, options)) note(line);
   job.progress = std::make_shared<Progress>(fs::path(trace).filename().string());
   StudyHooks hooks;

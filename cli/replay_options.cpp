@@ -143,7 +143,7 @@ std::vector<Record> served_records(const Request& request, const TraceReader& re
     alone.layers = layers;
     alone.metrics.clear();
     try {
-      check_study(reader, alone);
+      plan_study(reader, alone);
       served.push_back(record);
     } catch (const Error& error) {
       if (error.fault() != Fault::bad_data) throw;

@@ -141,7 +141,7 @@ std::vector<TraceUse> preset_uses(const TraceReader& trace) {
     for (const std::string& file : file_keys(options.records.front().settings))
       use.detail = "with " + file + "=FILE";
     try {
-      check_study(trace, options);
+      plan_study(trace, options);
     } catch (const Error& error) {
       const Error::Parts& parts = error.parts();
       use.served = false;

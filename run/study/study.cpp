@@ -104,7 +104,6 @@ void describe_model(Dataset& dataset, const std::string& source) {
 Study::Study(const TraceReader& reader, StudyOptions options, StudyHooks hooks)
     : reader_(reader), hooks_(std::move(hooks)), files_(reader),
       plan_(plan_study(reader, std::move(options), hooks_.message)) {
-  check_study(reader, plan_, files_);
   files_.read_probes(observing_probes(plan_.records, reader.info()));
   const TraceInfo& info = reader.info();
   const StudyOptions& asked = plan_.options;

@@ -27,14 +27,11 @@ struct StudyPlan {
 /// Equal records, and budgets that keep the same share of the prompt, collapse to the first.
 void take_doubles_out(StudyOptions& options, int64_t prompt_len);
 
-/// Layers with a sliding window shorter than the trace are left out and named to `message`; none
-/// left, or no later step, is bad data.
+/// Throws what a study would be refused for: whether a trace can serve it is asked here and nowhere
+/// else, of what the trace holds; no layer is read. Layers with a sliding window shorter than the
+/// trace are left out and named to `message`.
 StudyPlan plan_study(const TraceReader& trace, StudyOptions options,
                      const std::function<void(const std::string&)>& message = nullptr);
-
-/// Throws what a study would be refused for: it asks what the trace holds and reads no layer.
-void check_study(const TraceReader& trace, const StudyPlan& plan, const SideFiles& files);
-void check_study(const TraceReader& trace, const StudyOptions& options);
 
 /// K of --wo-steps when the user gave none: all steps while projecting them costs at most a quarter
 /// of a replay of usual size (or a fifth of a second), else fewer, but at least 16. Depends on the
@@ -64,8 +61,8 @@ struct StudyHooks {
 /// One trace x policies x budgets: reads layer by layer, selects, replays and measures.
 class Study {
  public:
-  /// Everything that can be refused before any work is refused here: see plan_study() and
-  /// check_study(). `reader` must outlive the study.
+  /// Everything that can be refused before any work is refused here: see plan_study(). `reader`
+  /// must outlive the study.
   Study(const TraceReader& reader, StudyOptions options, StudyHooks hooks = {});
   ~Study();
 
@@ -98,11 +95,6 @@ class Study {
 /// Root attributes: what ran, on what, with which parameters.
 void describe_run(Dataset& dataset, const TraceReader& reader, const StudyOptions& options,
                   const std::vector<Record>& records, const Backend& backend, int64_t wo_steps);
-
-/// Records that are replayed beside the run's own for what it measures.
-std::vector<Record> records_beside(const RunShape& run);
-/// Throws bad data when the trace does not hold the queries that a measure of the run reads.
-void check_measures(const RunShape& run, const SideFiles& files);
 
 /// The results of one study, and the measures that fill them: each is made if some variable of it
 /// is written.

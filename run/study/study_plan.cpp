@@ -22,11 +22,11 @@ void take_doubles_out(std::vector<Record>& records) {
   take_doubles_out(records, [](const Record& record) { return record.canonical(); });
 }
 
-/// Layers that see less than the whole trace are not compressed (their cache is bounded anyway).
+/// Layers that see less than the whole trace are not compressed (their cache is bounded anyway):
+/// they are listed in `left_out`.
 std::vector<int> replayed_layers(const TraceReader& reader, const std::vector<int>& wanted,
-                                 const std::function<void(const std::string&)>& message) {
+                                 std::string& left_out) {
   std::vector<int> kept;
-  std::string left_out;
   for (const int layer : wanted) {
     const int64_t window = reader.header(layer).sliding_window;
     if (window == 0 || window >= reader.info().total_len) {
@@ -39,10 +39,6 @@ std::vector<int> replayed_layers(const TraceReader& reader, const std::vector<in
     bad_data({"no layer to replay", reader.info().path,
               "only layers with a sliding window shorter than the trace: " + left_out,
               "at least one layer that sees the whole trace"});
-  if (!left_out.empty() && message)
-    message(fmt::format("{}: layers left alone, since their sliding window is shorter than the "
-                        "trace: {}",
-                        reader.info().path, left_out));
   return kept;
 }
 
@@ -58,6 +54,44 @@ void check_logits(const TraceReader& trace, const StudyPlan& plan) {
                 "merge=convex works there"});
     }
   }
+}
+
+/// visit(measure, variable) for all that the run writes.
+template <class Visit>
+void for_each_written(const RunShape& run, Visit visit) {
+  for (const DeclareMeasure* measure : declared_measures())
+    for (const VariableDeclaration& variable : measure->variables())
+      if (is_written(variable, run)) visit(measure->info(), variable);
+}
+
+/// Records that are replayed beside the run's own for what it measures.
+std::vector<Record> records_beside(const RunShape& run) {
+  std::vector<Record> records;
+  for_each_written(run, [&](const MeasureInfo&, const VariableDeclaration& variable) {
+    if (*variable.beside != '\0') records.push_back(Record::parse(variable.beside));
+  });
+  return records;
+}
+
+/// Does the trace hold the queries that a measure of the run reads?
+void check_measures(const RunShape& run, const SideFiles& files) {
+  std::set<std::string> checked;
+  for_each_written(run, [&](const MeasureInfo& measure, const VariableDeclaration&) {
+    if (measure.observes == nullptr || !checked.insert(measure.name).second) return;
+    for (const std::string& record : measure.observes())
+      check_records({Record::parse(record)}, {Budget::parse("0.5")}, run.info, run.options.layers,
+                    files, fmt::format(" of metric {}", measure.name));
+  });
+}
+
+void check_plan(const TraceReader& trace, const StudyPlan& plan) {
+  const TraceFiles files(trace);
+  const std::vector<Budget>& budgets = plan.options.budgets;
+  const std::vector<int>& layers = plan.options.layers;
+  check_records(plan.records, budgets, trace.info(), layers, files);
+  check_measures(plan.shape(trace.info()), files);
+  check_compressions(plan.records, budgets, trace.info(), layers, files);
+  check_logits(trace, plan);
 }
 
 /// Dimensions, coordinates and undefined variables of a run.
@@ -95,14 +129,6 @@ MeasureNeeds together(const std::vector<std::unique_ptr<Measure>>& measures) {
   return all;
 }
 
-/// visit(measure, variable) for all that the run writes.
-template <class Visit>
-void for_each_written(const RunShape& run, Visit visit) {
-  for (const DeclareMeasure* measure : declared_measures())
-    for (const VariableDeclaration& variable : measure->variables())
-      if (is_written(variable, run)) visit(measure->info(), variable);
-}
-
 }  // namespace
 
 int64_t default_wo_steps(const TraceInfo& info, int64_t value_dim) {
@@ -136,7 +162,8 @@ StudyPlan plan_study(const TraceReader& trace, StudyOptions options,
     bad_data({"nothing to replay", info.path, "no stored query at or after prompt_len",
               "queries of later steps"});
   take_doubles_out(options, info.prompt_len);
-  options.layers = replayed_layers(trace, options.layers, message);
+  std::string left_out;
+  options.layers = replayed_layers(trace, options.layers, left_out);
   options.metrics = variables_of(options.metrics);
   if (!options.wo_steps)
     options.wo_steps = default_wo_steps(info, trace.header(options.layers.front()).value_dim);
@@ -146,38 +173,12 @@ StudyPlan plan_study(const TraceReader& trace, StudyOptions options,
   plan.records = plan.options.records;
   for (Record& record : records_beside(plan.shape(info))) plan.records.push_back(std::move(record));
   take_doubles_out(plan.records);
+  check_plan(trace, plan);
+  if (!left_out.empty() && message)
+    message(fmt::format("{}: layers left alone, since their sliding window is shorter than the "
+                        "trace: {}",
+                        info.path, left_out));
   return plan;
-}
-
-void check_study(const TraceReader& trace, const StudyPlan& plan, const SideFiles& files) {
-  const std::vector<Budget>& budgets = plan.options.budgets;
-  const std::vector<int>& layers = plan.options.layers;
-  check_records(plan.records, budgets, trace.info(), layers, files);
-  check_measures(plan.shape(trace.info()), files);
-  check_compressions(plan.records, budgets, trace.info(), layers, files);
-  check_logits(trace, plan);
-}
-
-void check_study(const TraceReader& trace, const StudyOptions& options) {
-  check_study(trace, plan_study(trace, options), TraceFiles(trace));
-}
-
-std::vector<Record> records_beside(const RunShape& run) {
-  std::vector<Record> records;
-  for_each_written(run, [&](const MeasureInfo&, const VariableDeclaration& variable) {
-    if (*variable.beside != '\0') records.push_back(Record::parse(variable.beside));
-  });
-  return records;
-}
-
-void check_measures(const RunShape& run, const SideFiles& files) {
-  std::set<std::string> checked;
-  for_each_written(run, [&](const MeasureInfo& measure, const VariableDeclaration&) {
-    if (measure.observes == nullptr || !checked.insert(measure.name).second) return;
-    for (const std::string& record : measure.observes())
-      check_records({Record::parse(record)}, {Budget::parse("0.5")}, run.info, run.options.layers,
-                    files, fmt::format(" of metric {}", measure.name));
-  });
 }
 
 StudyMeasures::StudyMeasures(const RunShape& run, const SideFiles& files,

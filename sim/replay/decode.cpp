@@ -1,10 +1,9 @@
-// Measures of one step of decoding: slots present against the full cache.
 #include "sim/replay/decode.hpp"
 
 #include <Eigen/Core>
 
 #include "sim/core/numbers.hpp"
-#include "sim/replay/compression.hpp"
+#include "sim/replay/decode_run.hpp"
 #include "sim/stages/merge/merge.hpp"
 
 namespace kvsim {
@@ -34,74 +33,26 @@ Table<double> over_heads(const std::vector<Table<double>>& parts,
   return sums;
 }
 
-/// Entries of the full cache, ascending, and where some parts of the prompt lie among them.
-class Entries {
- public:
-  Entries(std::span<const int64_t> entries, const PromptParts& parts) : entries_(entries) {
-    for (const std::vector<Range>& ranges : parts) {
-      std::vector<Range>& inside = parts_.emplace_back();
-      for (const Range range : ranges) {
-        const auto first = std::ranges::lower_bound(entries, range.begin);
-        const auto last = std::ranges::lower_bound(entries, range.end);
-        inside.push_back({first - entries.begin(), last - entries.begin()});
-      }
-    }
-  }
-
-  /// Sums of one head at one step.
-  void add_up(const float* full, const float* weight, std::vector<double>& gains) {
-    gains.resize(entries_.size());
-    attention = importance = squares = 0;
-    for (size_t x = 0; x < entries_.size(); ++x) {
-      const auto a = static_cast<double>(full[entries_[x]]);
-      const double gain = gains[x] = a * static_cast<double>(weight[entries_[x]]);
-      attention += a;
-      importance += gain;
-      squares += gain * gain;
-    }
-    of_parts.assign(parts_.size(), 0.0);
-    for (size_t part = 0; part < parts_.size(); ++part)
-      for (const Range inside : parts_[part])
-        for (int64_t x = inside.begin; x < inside.end; ++x) of_parts[part] += gains[x];
-  }
-
-  double attention = 0, importance = 0, squares = 0;
-  std::vector<double> of_parts;  ///< importance of each part
-
- private:
-  std::span<const int64_t> entries_;
-  std::vector<std::vector<Range>> parts_;  ///< numbers of entries
-};
-
 }  // namespace
 
 DecodeReplay::DecodeReplay(LayerWork& work, const LayerKept& kept,
                            const std::vector<Record>& records, const PrefillOptions& options)
-    : work_(work), options_(options) {
-  for (size_t r = 0; r < kept.size(); ++r)
-    for (size_t b = 0; b < kept[r].size(); ++b) {
-      if (kept[r][b] == nullptr) continue;
-      ReplayOutcome& outcome = outcomes_.emplace_back();
-      outcome.cells = {{static_cast<int>(r), static_cast<int>(b)}};
-      outcome.kept = outcome.first_kept = kept[r][b];
-      outcome.settings = &records[r].settings;
-      outcome.changed = true;
-      outcome.merging = merges(records[r].settings);
-      outcome.shares_defined = !moves_positions(records[r].settings);
-    }
+    : work_(work), options_(options), outcomes_(outcome_of_each(kept, records)) {
+  for (ReplayOutcome& outcome : outcomes_) outcome.changed = true;
 }
 
 /// Prompt statistics of all runs share passes over the attention, then every run compresses.
-void DecodeReplay::start_runs(std::vector<std::unique_ptr<DecodeRun>>& runs) {
+std::vector<std::unique_ptr<DecodeRun>> DecodeReplay::start_runs() {
+  std::vector<std::unique_ptr<DecodeRun>> runs;
   std::vector<RowConsumer*> consumers;
   for (const ReplayOutcome& outcome : outcomes_) {
-    runs.push_back(
-        std::make_unique<DecodeRun>(work_, *outcome.first_kept, *outcome.settings, options_.seed));
-    if (options_.pairs) runs.back()->note_pairs();
+    runs.push_back(std::make_unique<DecodeRun>(work_, *outcome.first_kept, *outcome.settings,
+                                               options_.seed, options_.pairs));
     if (runs.back()->prompt() != nullptr) consumers.push_back(runs.back()->prompt());
   }
   run_consumers(work_, consumers);
   for (const auto& run : runs) run->start();
+  return runs;
 }
 
 /// The full cache at some steps, for comparison only: policies see nothing of it.
@@ -152,8 +103,7 @@ void DecodeReplay::run(const std::function<void(const StepBlock&)>& sink) {
   Table<float> made_here;
   if (options_.importance == nullptr) made_here = norms_of_all(work_, options_.norm);
   const Table<float>& importance = options_.importance ? *options_.importance : made_here;
-  std::vector<std::unique_ptr<DecodeRun>> runs;
-  start_runs(runs);
+  const std::vector<std::unique_ptr<DecodeRun>> runs = start_runs();
   for (size_t r = 0; r < runs.size(); ++r) {  // what the prompt's compression left
     std::shared_ptr<const KeptSets>& first = outcomes_[r].first_kept;
     if (outcomes_[r].merging) first = kept_after(runs[r]->owners(), *first, work_.entries());
@@ -213,64 +163,6 @@ RetainedSums DecodeReplay::sums_of(const DecodeBlock& full, const DecodeSeries& 
       sums.entries.back() -= series.guarded_entries(h, s);
   }
   return sums;
-}
-
-/// Attention and importance of the full cache on the slots present that are before the query.
-void DecodeRun::compare(size_t owner, const DecodeBlock& block, int64_t step,
-                        DecodeSeries& series) {
-  const SlotCache& cache = owners_[owner];
-  const std::span<const int64_t> present(cache.positions().data(),
-                                         cache.size() - (block.count_query ? 0 : 1));
-  std::vector<int64_t> guarded;
-  for (size_t s = 0; block.leave_out_guarded && s < present.size(); ++s)
-    if (is_protected(owner, static_cast<int64_t>(s))) guarded.push_back(present[s]);
-  Entries kept(present, *block.parts), safe(guarded, *block.parts);
-  for (int head = cache.first_head(); head < cache.first_head() + cache.heads(); ++head) {
-    for (Entries* const entries : {&kept, &safe})
-      entries->add_up(block.attention(head, step), block.importance->row(head).data(),
-                      scratch_[owner].gains);
-    for (const auto& [to, from] : {std::pair(&series.kept, &kept), {&series.guarded, &safe}}) {
-      to->attention(head, step) = from->attention;
-      to->importance(head, step) = from->importance;
-      to->squares(head, step) = from->squares;
-    }
-    series.guarded_entries(head, step) = static_cast<double>(guarded.size());
-    for (size_t part = 0; part < block.parts->size(); ++part) {
-      series.part_kept[part](head, step) = kept.of_parts[part];
-      series.part_guarded[part](head, step) = safe.of_parts[part];
-    }
-  }
-  if (!merges(settings_)) return;
-  for (int x = 0; x < cache.heads(); ++x) compare_merged(owner, x, block, step, series.merges);
-}
-
-void DecodeRun::compare_merged(size_t owner, int x, const DecodeBlock& block, int64_t step,
-                               MergeTally& tally) const {
-  const SlotCache& cache = owners_[owner];
-  const Votes& votes = votes_of(settings_);
-  const int head = cache.first_head() + x;
-  const FullRow full{block.attention(head, step), block.logits(head, step),
-                     block.log_sum_exp(head, step)};
-  std::vector<float> value(cache.value_dim());
-  const auto value_of = [&](uint32_t entry) {
-    work_.trace().v.read(cache.first_head() / work_.group_size(), entry, entry + 1, value.data());
-    return std::span<const float>(value);
-  };
-  MergeTally::Row sums = tally.row_of(head);
-  for (int64_t s = 0; s < cache.size(); ++s) {
-    if (cache.members(s).empty()) continue;
-    const SlotMembers all = sum_members(cache.members(s), static_cast<uint32_t>(cache.position(s)),
-                                        full, block.importance->row(head));
-    sums.add_members(all.merged_attention, all.merged_importance);
-    const double logit = scratch_[owner].logits(x, s) + votes.log_weight(cache, s, x);
-    sums.add_slot(all.attention, scratch_[owner].attention(x, s), logit - all.log_mass);
-    if (tally.wants_changes())
-      sums.add_change(
-          change_by_slot(work_, head, work_.info().first_step() + block.first_step + step, full,
-                         cache.members(s), all.attention, all.log_mass, logit - all.log_mass,
-                         cache.value(s), block.z(head, step, cache.value_dim()), value_of));
-  }
-  tally.add(head, step, sums);
 }
 
 }  // namespace kvsim

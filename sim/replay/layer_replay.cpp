@@ -6,6 +6,22 @@
 
 namespace kvsim {
 
+std::vector<ReplayOutcome> outcome_of_each(const LayerKept& kept,
+                                           const std::vector<Record>& records) {
+  std::vector<ReplayOutcome> outcomes;
+  for (size_t r = 0; r < kept.size(); ++r)
+    for (size_t b = 0; b < kept[r].size(); ++b) {
+      if (kept[r][b] == nullptr) continue;
+      ReplayOutcome& outcome = outcomes.emplace_back();
+      outcome.cells = {{static_cast<int>(r), static_cast<int>(b)}};
+      outcome.kept = outcome.first_kept = kept[r][b];
+      outcome.settings = &records[r].settings;
+      outcome.merging = merges(records[r].settings);
+      outcome.shares_defined = !moves_positions(records[r].settings);
+    }
+  return outcomes;
+}
+
 LayerReplay::Split::Split(const LayerKept& kept, const std::vector<Record>& records)
     : prefill(kept.size()), decode(kept.size()), periodic(kept.size()) {
   for (size_t r = 0; r < kept.size(); ++r) {
@@ -151,19 +167,12 @@ void PeriodicPolicies::finish_survey() {
 
 PeriodicReplay::PeriodicReplay(LayerWork& work, PeriodicPolicies& policies, const LayerKept& kept,
                                const std::vector<Record>& records, const PrefillOptions& options)
-    : work_(work), policies_(policies), kept_(kept), records_(records), options_(options) {
-  for (size_t r = 0; r < kept.size(); ++r) {
-    number_.emplace_back(kept[r].size(), -1);
-    for (size_t b = 0; b < kept[r].size(); ++b) {
-      if (kept[r][b] == nullptr) continue;
-      number_[r][b] = static_cast<int>(outcomes_.size());
-      ReplayOutcome& outcome = outcomes_.emplace_back();
-      outcome.cells = {{static_cast<int>(r), static_cast<int>(b)}};
-      outcome.kept = outcome.first_kept = kept[r][b];
-      outcome.settings = &records[r].settings;
-      outcome.merging = merges(records[r].settings);
-      outcome.shares_defined = !moves_positions(records[r].settings);
-    }
+    : work_(work), policies_(policies), kept_(kept), records_(records), options_(options),
+      outcomes_(outcome_of_each(kept, records)) {
+  for (const auto& budgets : kept) number_.emplace_back(budgets.size(), -1);
+  for (size_t number = 0; number < outcomes_.size(); ++number) {
+    const ReplayCell cell = outcomes_[number].cells.front();
+    number_[cell.record][cell.budget] = static_cast<int>(number);
   }
 }
 

@@ -123,6 +123,10 @@ struct ReplayOutcome {
   std::vector<int> part_total_handles;
 };
 
+/// One for every cell that is not null, where no two of them share what follows.
+std::vector<ReplayOutcome> outcome_of_each(const LayerKept& kept,
+                                           const std::vector<Record>& records);
+
 /// Attention that an outcome keeps over some steps, and all there is, in the scope of the run.
 struct RetainedSums {
   ShareSums kept;                       ///< squares of per-step outcomes and decoding only
