@@ -52,39 +52,18 @@ struct WindowDynamics {
                                  ///< the part's candidates; NaN where it has none
 };
 
-/// Reads the window of `restkv` (policies.md 5.5) for the measure of drift.
-class DriftRows {
- public:
-  static const std::vector<std::string>& indicators();  ///< names, in the order of the results
-  static std::vector<std::string> records();            ///< whose window is read
-
-  DriftRows(const TraceInfo& info, std::vector<int> layers, const std::vector<Budget>& budgets,
-            std::vector<Range> parts);
-  const std::vector<int64_t>& positions() const;  ///< of the window's queries
-  WindowDynamics of_layer(LayerWork& work) const;
-
- private:
-  const Segment& segment() const;
-
-  const TraceInfo& info_;
-  std::vector<int> layers_;
-  std::vector<Budget> budget_;  ///< one at which something is evicted
-  Preparation preparation_;
-  PreparedRecord record_;
-  std::vector<int64_t> best_;  ///< K of each budget
-  std::vector<Range> parts_;
-};
-
 namespace {
 
 constexpr const char* kRecord = "restkv";
+/// Indicators whose rows are read, in the order of the results.
+const std::vector<std::string> kIndicators = {"output-change", "attention"};
 
 /// Feeds the rows of every query head to the drifts of the indicators, and adds them to the map.
 struct WindowReader : RowConsumer {
   WindowReader(LayerWork& work, const Settings& settings, const Segment& part,
                const std::vector<Range>& parts, WindowDynamics& seen)
       : RowConsumer(part), work_(work), parts_(parts), seen_(seen) {
-    for (const std::string& name : DriftRows::indicators())
+    for (const std::string& name : kIndicators)
       rows_.push_back(dynamic_cast<const RowIndicator&>(Kinds<Indicator>::find(name))
                           .rows(work, settings, part));
     heads_.assign(work.query_heads(), Table<double>(part.rows(), std::ssize(parts)));
@@ -137,42 +116,45 @@ struct WindowReader : RowConsumer {
   std::vector<Table<double>> heads_;  ///< [Hq] each [rows][parts]
 };
 
+/// Reads the window of `restkv` (policies.md 5.5) for the measure of drift.
+class DriftRows {
+ public:
+  DriftRows(const TraceInfo& info, std::vector<int> layers, const std::vector<Budget>& budgets,
+            std::vector<Range> parts)
+      : layers_(std::move(layers)), budget_{Budget::parse("0.5")},
+        preparation_(info, layers_, budget_), record_(preparation_.prepare(Record::parse(kRecord))),
+        parts_(std::move(parts)) {
+    for (const Budget& budget : budgets)
+      best_.push_back(
+          std::max<int64_t>(budget.entries(info.prompt_len) - std::ssize(segment().positions), 0));
+  }
+  const std::vector<int64_t>& positions() const { return segment().positions; }  ///< of queries
+
+  WindowDynamics of_layer(LayerWork& work) const {
+    const int64_t rows = segment().rows();
+    WindowDynamics seen;
+    seen.drift.assign(kIndicators.size(), BestDrift(best_, work.query_heads(), rows));
+    seen.map = Table<double>(rows, std::ssize(parts_));
+    WindowReader reader(work, record_.settings, segment(), parts_, seen);
+    run_consumers(work, {&reader});
+    reader.finish();
+    return seen;
+  }
+
+ private:
+  const Segment& segment() const {
+    return preparation_.plans()[record_.budgets.front().plan].segments.front();
+  }
+
+  std::vector<int> layers_;
+  std::vector<Budget> budget_;  ///< one at which something is evicted
+  Preparation preparation_;
+  PreparedRecord record_;
+  std::vector<int64_t> best_;  ///< K of each budget
+  std::vector<Range> parts_;
+};
+
 }  // namespace
-
-const std::vector<std::string>& DriftRows::indicators() {
-  static const std::vector<std::string> names = {"output-change", "attention"};
-  return names;
-}
-
-std::vector<std::string> DriftRows::records() { return {kRecord}; }
-
-DriftRows::DriftRows(const TraceInfo& info, std::vector<int> layers,
-                     const std::vector<Budget>& budgets, std::vector<Range> parts)
-    : info_(info), layers_(std::move(layers)), budget_{Budget::parse("0.5")},
-      preparation_(info_, layers_, budget_), record_(preparation_.prepare(Record::parse(kRecord))),
-      parts_(std::move(parts)) {
-  const auto window = std::ssize(segment().positions);
-  for (const Budget& budget : budgets)
-    best_.push_back(std::max<int64_t>(budget.entries(info.prompt_len) - window, 0));
-}
-
-const Segment& DriftRows::segment() const {
-  return preparation_.plans()[record_.budgets.front().plan].segments.front();
-}
-
-const std::vector<int64_t>& DriftRows::positions() const { return segment().positions; }
-
-WindowDynamics DriftRows::of_layer(LayerWork& work) const {
-  const int64_t rows = segment().rows();
-  WindowDynamics seen;
-  seen.drift.assign(indicators().size(), BestDrift(best_, work.query_heads(), rows));
-  seen.map = Table<double>(rows, std::ssize(parts_));
-  WindowReader reader(work, record_.settings, segment(), parts_, seen);
-  run_consumers(work, {&reader});
-  reader.finish();
-  return seen;
-}
-
 }  // namespace kvsim
 
 namespace kvsim::measures::drift {
@@ -181,13 +163,16 @@ namespace {
 const Decimal kBeta(2000);  // tokens, the paper's
 constexpr const char* kDrift = "indicator budget layer head";
 
-VariableValues indicators(const RunShape& /*run*/) { return DriftRows::indicators(); }
+VariableValues indicators(const RunShape& /*run*/) { return kIndicators; }
 VariableValues rows_of_window(const RunShape& run) {
   return DriftRows(run.info, run.info.layers, {}, {}).positions();
 }
 
 const DeclareMeasure measure(
-    {.name = "drift", .place = 550, .whole = true, .observes = DriftRows::records},
+    {.name = "drift",
+     .place = 550,
+     .whole = true,
+     .observes = [] { return std::vector<std::string>{kRecord}; }},
     {{"indicator", "indicator", "1", "what the rows of the window hold", "see `kvsim policies`",
       VariableType::text, Known{indicators}},
      {"row", "row", "1", "position of an observing query", "the window of `restkv`, n-32..n-1",

@@ -41,21 +41,24 @@ std::vector<T> counting(int64_t count) {
   return values;
 }
 
+/// of(item) of each.
+template <class Items, class Of>
+auto each(const Items& items, Of of) {
+  std::vector<std::remove_cvref_t<std::invoke_result_t<Of, decltype(*items.begin())>>> values;
+  for (const auto& item : items) values.push_back(std::invoke(of, item));
+  return values;
+}
+
 VariableValues policies(const RunShape& run) {
-  std::vector<std::string> texts;
-  for (const Record& record : run.options.records) texts.push_back(record.canonical());
-  return texts;
+  return each(run.options.records, &Record::canonical);
 }
 VariableValues budgets(const RunShape& run) {
-  std::vector<double> ratios;
-  for (const Budget& budget : run.options.budgets)
-    ratios.push_back(budget_ratio(budget, run.options.records, run.info.prompt_len));
-  return ratios;
+  return each(run.options.budgets, [&](const Budget& budget) {
+    return budget_ratio(budget, run.options.records, run.info.prompt_len);
+  });
 }
 VariableValues budget_labels(const RunShape& run) {
-  std::vector<std::string> texts;
-  for (const Budget& budget : run.options.budgets) texts.push_back(budget.label);
-  return texts;
+  return each(run.options.budgets, &Budget::label);
 }
 VariableValues layers(const RunShape& run) {
   return std::vector<int32_t>(run.options.layers.begin(), run.options.layers.end());
@@ -67,23 +70,17 @@ VariableValues steps(const RunShape& run) {
   return std::vector<int64_t>(later.begin(), later.end());
 }
 VariableValues positions(const RunShape& run) { return counting<int64_t>(run.info.prompt_len); }
-VariableValues spans(const RunShape& run) {
-  std::vector<std::string> names;
-  for (const SpanTokens& span : run.spans) names.push_back(span.name);
-  return names;
-}
+VariableValues spans(const RunShape& run) { return each(run.spans, &SpanTokens::name); }
 /// A complement of the whole prompt has no tokens: it begins and ends at 0.
 VariableValues span_begins(const RunShape& run) {
-  std::vector<int64_t> values;
-  for (const SpanTokens& span : run.spans)
-    values.push_back(span.ranges.empty() ? 0 : span.ranges.front().begin);
-  return values;
+  return each(run.spans, [](const SpanTokens& span) {
+    return span.ranges.empty() ? 0 : span.ranges.front().begin;
+  });
 }
 VariableValues span_ends(const RunShape& run) {
-  std::vector<int64_t> values;
-  for (const SpanTokens& span : run.spans)
-    values.push_back(span.ranges.empty() ? 0 : span.ranges.back().end);
-  return values;
+  return each(run.spans, [](const SpanTokens& span) {
+    return span.ranges.empty() ? 0 : span.ranges.back().end;
+  });
 }
 
 const DeclareMeasure axes(
@@ -266,14 +263,10 @@ std::span<double> StepSeries::part(int outcome, int64_t first, int64_t steps) {
 
 std::vector<double> over_heads(const Table<double>& heads) {
   std::vector<double> sum(heads.columns(), 0.0);
-  for (int64_t h = 0; h < heads.rows(); ++h) {
-    const auto row = heads.row(h);
-    for (size_t s = 0; s < sum.size(); ++s) sum[s] += row[s];
-  }
+  for (int64_t h = 0; h < heads.rows(); ++h)
+    std::ranges::transform(sum, heads.row(h), sum.begin(), std::plus<>());
   return sum;
 }
-
-// ---- the dimensions of every results file, and what describes them ----
 
 const std::vector<VariableDeclaration>& declared_variables() {
   static const std::vector<VariableDeclaration> all = all_variables();

@@ -48,14 +48,18 @@ RiskQuality risk_quality(std::span<const double> estimate, std::span<const doubl
           prior.empty() ? kUndefined : share_below(risk, prior)};
 }
 
-/// A way to estimate an entry's risk from the window of the prompt: the score of a record.
-struct Estimator {
-  const char* name;
-  const char* record;
-};
-/// One query, the mean and the maximum over the window, the maximum with DefensiveKV's prior, and
+namespace {
+
+/// Ways to estimate an entry's risk from the window of the prompt: scores of records. One query,
+/// the mean and the maximum over the window, the maximum with DefensiveKV's prior, and
 /// DefensiveKV's own order, in which the norm of the value multiplies after the prior.
-const std::vector<Estimator>& risk_estimators();
+constexpr struct {
+  const char *name, *record;
+} kEstimators[] = {{"single", "importance,aggregate=single"},
+                   {"mean", "importance"},
+                   {"max", "importance,aggregate=max,group=max"},
+                   {"max_prior", "importance,aggregate=max,group=max,prior=head-mean"},
+                   {"defensivekv", "defensivekv"}};
 
 /// Estimates of one estimator on one layer. Columns outside the candidates mean nothing.
 struct RiskEstimates {
@@ -63,8 +67,6 @@ struct RiskEstimates {
   Table<double> estimate;  ///< [Hkv][n]
   Table<double> prior;     ///< [Hkv][n] what the estimate would be at the prior; empty: none
 };
-
-namespace {
 
 /// Where each score would be if it were at the prior: the mean of the head's unclamped scores,
 /// times the weight of the entry where the record has one.
@@ -83,26 +85,13 @@ Table<double> priors(LayerWork& work, const ScoredLayer& scored, const Settings&
   return prior;
 }
 
-}  // namespace
-
-const std::vector<Estimator>& risk_estimators() {
-  static const std::vector<Estimator> all = {
-      {"single", "importance,aggregate=single"},
-      {"mean", "importance"},
-      {"max", "importance,aggregate=max,group=max"},
-      {"max_prior", "importance,aggregate=max,group=max,prior=head-mean"},
-      {"defensivekv", "defensivekv"},
-  };
-  return all;
-}
-
 /// Scores of all estimators; everything given must outlive it.
 class RiskScores {
  public:
   RiskScores(const TraceInfo& info, std::vector<int> layers, const SideFiles& files)
       : info_(info), files_(files), layers_(std::move(layers)), budgets_{Budget::parse("0.5")},
         preparation_(info_, layers_, budgets_) {
-    for (const Estimator& estimator : risk_estimators())
+    for (const auto& estimator : kEstimators)
       records_.push_back(preparation_.prepare(Record::parse(estimator.record)));
   }
 
@@ -141,6 +130,7 @@ class RiskScores {
   std::vector<PreparedRecord> records_;
 };
 
+}  // namespace
 }  // namespace kvsim
 
 namespace kvsim::measures::risk {
@@ -151,16 +141,16 @@ constexpr const char* kEstimator = "layer estimator";
 
 VariableValues estimators(const RunShape& /*run*/) {
   std::vector<std::string> names;
-  for (const Estimator& estimator : risk_estimators()) names.emplace_back(estimator.name);
+  for (const auto& estimator : kEstimators) names.emplace_back(estimator.name);
   return names;
 }
 std::vector<std::string> records_of_estimators() {
   std::vector<std::string> records;
-  for (const Estimator& estimator : risk_estimators()) records.emplace_back(estimator.record);
+  for (const auto& estimator : kEstimators) records.emplace_back(estimator.record);
   return records;
 }
 VariableValues samples(const RunShape& run) {
-  const Settings settings = Record::parse(risk_estimators().front().record).settings;
+  const Settings settings = Record::parse(kEstimators[0].record).settings;
   const int64_t window = chosen<Queries>(settings).window(settings, 0, run.info.prompt_len);
   const int64_t candidates = run.info.num_kv_heads * (run.info.prompt_len - window);
   std::vector<int64_t> numbers(std::clamp<int64_t>(candidates, 1, kSamples));

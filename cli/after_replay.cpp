@@ -69,10 +69,6 @@ constexpr std::pair<const char*, const char*> kForms[] = {{"flattened", "bytes_f
                                                           {"in place", "bytes_in_place"},
                                                           {"peak", "bytes_peak"}};
 
-const std::vector<std::string>& names(const Dataset& results, const char* axis) {
-  return results.texts(axis);
-}
-
 std::string mebibytes(double bytes) {
   return std::isnan(bytes) ? "-" : fmt::format("{:.3f}", bytes / (1 << 20));
 }
@@ -111,9 +107,7 @@ std::vector<ExpectedLoss> expected_losses(const Dataset& results, int64_t policy
   const auto& steps = results.values<int64_t>("step");
   for (size_t t = 0; t < errors.size(); ++t)
     if (errors[t] > 0) losses.push_back({steps[t], errors[t]});  // false for NaN
-  std::ranges::stable_sort(losses, [](const ExpectedLoss& a, const ExpectedLoss& b) {
-    return a.stream_error > b.stream_error;
-  });
+  std::ranges::stable_sort(losses, std::greater<>(), &ExpectedLoss::stream_error);
   losses.resize(std::min(losses.size(), count));
   return losses;
 }
@@ -163,7 +157,7 @@ std::string equal_bytes_table(const Dataset& results) {
   std::string table = fmt::format("{:<44}{:>8}{:>10}{:>11}{:>11}{:>11}{:>11}\n",
                                   "entries for equal bytes, MiB held", "budget", "entries",
                                   "flattened", "padded", "paged", "in place");
-  const auto &policies = names(results, "policy"), &budgets = names(results, "budget_label");
+  const auto &policies = results.texts("policy"), &budgets = results.texts("budget_label");
   for (int64_t p = 0; p < std::ssize(policies); ++p)
     for (int64_t b = 0; b < std::ssize(budgets); ++b) {
       const auto at = [&](const char* variable) { return results.row(variable, {p, b})[0]; };
@@ -182,7 +176,7 @@ std::string least_bytes_table(const Dataset& results, double error) {
   std::string table = fmt::format("{:<44}", fmt::format("least MiB, stream error {:g}", error));
   for (const auto& [form, variable] : kForms) table += fmt::format("{:>11}", form);
   table += "\n";
-  const auto &policies = names(results, "policy"), &budgets = names(results, "budget_label");
+  const auto &policies = results.texts("policy"), &budgets = results.texts("budget_label");
   for (int64_t p = 0; p < std::ssize(policies); ++p) {
     table += fmt::format("  {:<42}", printable(policies[p]));
     for (const auto& [form, variable] : kForms) {

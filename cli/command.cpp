@@ -101,13 +101,8 @@ std::string option_meant(const std::string& unknown, const po::options_descripti
 /// The declared positional arguments as options that --help does not list among the options.
 po::options_description argument_options(const Command& command) {
   po::options_description hidden;
-  for (const Argument& argument : command.arguments) {
-    if (argument.many) {
-      hidden.add_options()(argument.name.c_str(), po::value<std::vector<std::string>>());
-    } else {
-      hidden.add_options()(argument.name.c_str(), po::value<std::string>());
-    }
-  }
+  for (const Argument& argument : command.arguments)
+    add_options(hidden, {{argument.name, upper(argument.name), argument.meaning, argument.many}});
   return hidden;
 }
 

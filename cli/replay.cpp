@@ -247,8 +247,21 @@ double wanted_error(const Values& values) {
   return parse_real(text(values, "stream-error"), "--stream-error", 1e-9, 1e9);
 }
 
-void print_idle_settings(const std::string& lines) {
-  fmt::print("\nwithout effect\n{}", printable_lines(lines));
+/// For a person: the table of one trace, and what else was asked for.
+void print_text(const Values& values, const std::vector<FragilityGroup>& fragility,
+                const TableSource& table, const Job& job) {
+  const Dataset& results = *table.dataset;
+  const SummaryStyle style{color_enabled(stdout), terminal_width(stdout)};
+  fmt::print("{}\n{}", printable(table.trace),
+             fragility.empty() ? summary_table(results, style) + steps_note(results)
+                               : fragility_table(results, fragility) + risk_table(results));
+  const std::string expected = expected_loss_table(results, job.reader->token_text());
+  if (fragility.empty() && !expected.empty()) fmt::print("\n{}", expected);
+  if (has(values, "equal-bytes")) fmt::print("\n{}", equal_bytes_table(results));
+  if (has(values, "stream-error"))
+    fmt::print("\n{}", least_bytes_table(results, wanted_error(values)));
+  if (const std::string idle = results.text_attribute(kIdleSettings); !idle.empty())
+    fmt::print("\nwithout effect\n{}", printable_lines(idle));
 }
 
 void print_results(const Values& values, const std::vector<FragilityGroup>& fragility,
@@ -260,31 +273,14 @@ void print_results(const Values& values, const std::vector<FragilityGroup>& frag
     return;
   }
   if (verbosity() == Verbosity::quiet) return;
-  if (const TableForm form = table_form(values); form != TableForm::text) {
-    for (size_t t = 0; t < tables.size(); ++t) {
-      fmt::print("{}{}", t == 0 ? "" : "\n",
-                 printable_lines(table_text(
-                     paper_table(*tables[t].dataset, title_of(*tables[t].dataset)), form)));
-      note(targets[t] + " written");
-    }
-    return;
-  }
+  const TableForm form = table_form(values);
   for (size_t t = 0; t < tables.size(); ++t) {
-    const SummaryStyle style{color_enabled(stdout), terminal_width(stdout)};
-    const std::string name = printable(tables[t].trace);
-    fmt::print(
-        "{}{}\n{}", t == 0 ? "" : "\n", name,
-        fragility.empty()
-            ? summary_table(*tables[t].dataset, style) + steps_note(*tables[t].dataset)
-            : fragility_table(*tables[t].dataset, fragility) + risk_table(*tables[t].dataset));
-    const std::string expected = expected_loss_table(*tables[t].dataset,
-                                                     jobs[t].reader->token_text());
-    if (fragility.empty() && !expected.empty()) fmt::print("\n{}", expected);
-    if (has(values, "equal-bytes")) fmt::print("\n{}", equal_bytes_table(*tables[t].dataset));
-    if (has(values, "stream-error"))
-      fmt::print("\n{}", least_bytes_table(*tables[t].dataset, wanted_error(values)));
-    if (const std::string idle = tables[t].dataset->text_attribute(kIdleSettings); !idle.empty())
-      print_idle_settings(idle);
+    const Dataset& results = *tables[t].dataset;
+    if (t > 0) fmt::print("\n");
+    if (form != TableForm::text)
+      fmt::print("{}", printable_lines(table_text(paper_table(results, title_of(results)), form)));
+    else
+      print_text(values, fragility, tables[t], jobs[t]);
     note(targets[t] + " written");
   }
 }

@@ -83,10 +83,8 @@ Shard chosen_shard(const Values& values) {
   const std::string typed = text(values, "shard");
   const size_t slash = typed.find('/');
   if (slash == std::string::npos) usage_error({"not a share", "--shard", typed, "I/N, e.g. 1/4"});
-  Shard shard;
-  shard.count = parse_count(typed.substr(slash + 1), "--shard", 1, 1000000);
-  shard.index = parse_count(typed.substr(0, slash), "--shard", 1, shard.count);
-  return shard;
+  const int64_t count = parse_count(typed.substr(slash + 1), "--shard", 1, 1000000);
+  return {parse_count(typed.substr(0, slash), "--shard", 1, count), count};
 }
 
 std::string duration(double seconds) {
@@ -108,9 +106,9 @@ Json planned(const SweepPlan& plan, const SweepRun& run) {
       const bool done = run.is_there(group, unit);
       missing += done ? 0 : 1;
       all["units"].push_back({{"results", job.name},
-                              {"policy", job.options.records[job.units[unit].record].canonical()},
+                              {"policy", job.options.records[unit].canonical()},
                               {"done", done},
-                              {"seconds", job.units[unit].cost.seconds / threads()}});
+                              {"seconds", job.units[unit].seconds / threads()}});
     }
     if (missing == 0) continue;
     seconds += group.seconds / threads() * static_cast<double>(missing) /
@@ -186,45 +184,40 @@ std::vector<std::string> asked_measures(const Values& values, const SweepPlan& p
   const std::vector<std::string> known = judged_measures();
   const auto asked = chosen_names(texts(values, "metric"), "metric", known, known);
   for (const std::string& name : asked) {
-    const auto& needs = declared(name).needs;
-    if (!contains(needs, &kResidualNorm)) continue;
-    for (const SweepJob& job : plan.jobs()) {
-      if (job.reader->info().has_residual_norm) continue;
-      bad_data({"--metric " + name + " cannot be measured", job.reader->info().path,
-                "no residual_norm"});
-    }
+    const bool needed = contains(declared(name).needs, &kResidualNorm);
+    for (const SweepJob& job : plan.jobs())
+      if (needed && !job.reader->info().has_residual_norm)
+        bad_data({"--metric " + name + " cannot be measured", job.reader->info().path,
+                  "no residual_norm"});
   }
   return asked;
 }
 
 /// A sweep file may come from somebody else: what it runs must have been asked for by name.
 void check_functions(const Values& values, const SweepConfig& config) {
-  const std::vector<std::string> allowed = has(values, "allow") ? texts(values, "allow")
-                                                                : std::vector<std::string>();
+  const std::vector<std::string> allowed = texts(values, "allow");
   for (const Record& record : config.options.records) {
     const std::string& function = record.settings.text("scores");
     if (!is_function(function)) continue;
     const size_t begin = function.find(':') + 1;
     const std::string file = function.substr(begin, function.rfind(':') - begin);
     std::error_code fault;
-    if (std::ranges::any_of(allowed, [&](const std::string& one) {
+    if (std::ranges::none_of(allowed, [&](const std::string& one) {
           return one == file || std::filesystem::equivalent(one, file, fault);
         }))
-      continue;
-    usage_error({.what = "a function in Python is run only when its file is named",
-                 .where = config.path,
-                 .found = function,
-                 .hint = "--allow " + file});
+      usage_error({.what = "a function in Python is run only when its file is named",
+                   .where = config.path,
+                   .found = function,
+                   .hint = "--allow " + file});
   }
 }
 
 void check_shard(const Values& values, const Shard& shard) {
-  for (const char* table : {"csv", "json", "metric", "table"}) {
-    if (shard.count == 1 || !has(values, table) || has(values, "plan")) continue;
-    usage_error({.what = "one share does not know the best settings",
-                 .where = std::string("--") + table,
-                 .hint = "run the sweep without --shard where the merged files are"});
-  }
+  for (const char* table : {"csv", "json", "metric", "table"})
+    if (shard.count > 1 && has(values, table) && !has(values, "plan"))
+      usage_error({.what = "one share does not know the best settings",
+                   .where = std::string("--") + table,
+                   .hint = "run the sweep without --shard where the merged files are"});
 }
 
 /// The units of this share that are missing.
@@ -236,13 +229,11 @@ void work(const Values& values, const SweepConfig& config, SweepRun& sweep, Back
   if (sweep.groups().empty()) note("nothing to do in this share");
   hint_when_interrupted("finished units are kept: run the same command again and it goes on");
   Reporter reporter;
-  SweepHooks said;
-  said.progress = [&](const SweepProgress& progress) { reporter(progress); };
-  said.message = [&](const std::string& message) {
+  const auto message = [&](const std::string& said) {
     reporter.clear();
-    note(message);
+    note(said);
   };
-  sweep.run(backend, command_line(), said);
+  sweep.run(backend, command_line(), {message, std::ref(reporter)});
   hint_when_interrupted(nullptr);
   reporter.clear();
 }
@@ -261,9 +252,7 @@ int run(const Values& values) {
   check_shard(values, shard);
   serve_functions(values, typed_words(), config.options.records, config.traces, config.layers,
                   plans ? "" : folder + "/scores");
-  StudyHooks hooks;
-  hooks.message = note;
-  const SweepPlan plan(config, hooks);
+  const SweepPlan plan(config, note);
   const std::vector<std::string> asked = asked_measures(values, plan);
   SweepRun sweep(plan, folder, shard.index, shard.count);
   if (plans) {

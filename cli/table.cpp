@@ -110,46 +110,34 @@ const bool registered = register_command(
 namespace kvsim::cli::variables_command {
 namespace {
 
-void print_one(const VariableDeclaration& one) {
-  fmt::print("{} [{}], {}\n  {}: {}\n", one.name, fmt::join(one.dim_names(), ", "), one.units,
-             one.long_name, one.definition);
-}
+using Json = nlohmann::ordered_json;
 
-/// Variables of files of losses, which the package writes; none without it.
-nlohmann::ordered_json loss_variables() {
+/// Those of results, and of files of losses, which the package writes; none of these without it.
+Json all_variables() {
+  Json all = Json::parse(variables_json());
   std::ifstream file(shipped_file("python/kvsim/losses.json"));
-  auto found = nlohmann::ordered_json::parse(file, nullptr, false);
-  return found.is_array() ? found : nlohmann::ordered_json::array();
+  const Json losses = Json::parse(file, nullptr, false);
+  if (losses.is_array()) all.insert(all.end(), losses.begin(), losses.end());
+  return all;
 }
 
 int run(const Values& values) {
   const std::string name = text(values, "name");
-  const nlohmann::ordered_json losses = loss_variables();
+  const Json all = all_variables();
   if (has(values, "json")) {
     if (!name.empty()) usage_error({"--json prints all variables", "variables", name});
-    auto all = nlohmann::ordered_json::parse(variables_json());
-    all.insert(all.end(), losses.begin(), losses.end());
     fmt::print("{}\n", all.dump(2));
     return kDone;
   }
   std::vector<std::string> names;
-  bool found = false;
-  for (const VariableDeclaration& one : declared_variables()) {
-    names.emplace_back(one.name);
-    if (name.empty() || name == one.name) {
-      print_one(one);
-      found = true;
-    }
-  }
-  for (const auto& one : losses) {
+  for (const Json& one : all) {
     names.push_back(one.value("name", ""));
     if (!name.empty() && name != names.back()) continue;
     fmt::print("{} [{}], {}\n  {}: {}\n", names.back(),
                fmt::join(one.value("dimensions", std::vector<std::string>()), ", "),
                one.value("units", ""), one.value("long_name", ""), one.value("definition", ""));
-    found = true;
   }
-  if (!found)
+  if (!name.empty() && !contains(names, name))
     usage_error({.what = "unknown variable",
                  .where = "variables",
                  .found = name,

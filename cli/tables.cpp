@@ -207,14 +207,38 @@ Json fields(const BestRow& row) {
           {"equal_bytes_gain_high", number(row.equal_bytes.gain_interval.high)}};
 }
 
-/// A line of the table of settings.
-std::string line(const BestRow& row, const std::string& budget, const std::string& record,
-                 const BestSetting& found, size_t width) {
-  const int shown = digits(row.criterion);
-  return fmt::format("  {:<8}{:<{}}  {:<25}{:<28}{:>4.0f} %\n", budget,
-                     printable(changes(record, row.preset)), width,
-                     value_text(found.value, found.interval, shown),
-                     gain_text(found.gain, found.gain_interval, shown), 100 * found.chosen);
+/// A line of the table of best settings, as it is shown.
+struct BestLine {
+  const BestRow* row;
+  bool first;  ///< of its preset and measure
+  std::string budget, setting, value, gain, chosen;
+  Mark mark = Mark::none;
+};
+
+/// A line for each row, and one for what holds equal bytes where that was found.
+std::vector<BestLine> best_lines(const std::vector<BestRow>& rows) {
+  std::vector<BestLine> lines;
+  std::string head;
+  for (const BestRow& row : rows) {
+    const std::string own = row.preset + measure(row.criterion);
+    const auto add = [&](const std::string& budget, const std::string& record,
+                         const BestSetting& found, Mark mark) {
+      const int shown = digits(row.criterion);
+      lines.push_back({&row, own != head, budget, changes(record, row.preset),
+                       value_text(found.value, found.interval, shown),
+                       gain_text(found.gain, found.gain_interval, shown),
+                       fmt::format("{:.0f} %", 100 * found.chosen), mark});
+      head = own;
+    };
+    if (row.record.empty())
+      lines.push_back({&row, own != head, row.budget, "", "", "", ""});
+    else
+      add(row.budget, row.record, row.found, Mark::best);
+    head = own;
+    if (!row.equal_bytes_record.empty())
+      add("equal", row.equal_bytes_record, row.equal_bytes, Mark::none);
+  }
+  return lines;
 }
 
 std::string csv_cell(const Json& value) {
@@ -293,27 +317,22 @@ std::string trace_beside(const Values& values, const Dataset& results, const std
 std::string best_text(const BestTable& table, const std::vector<std::string>& measures) {
   const std::vector<BestRow> rows = rows_of(table, measures);
   if (rows.empty()) return "";
+  const std::vector<BestLine> lines = best_lines(rows);
   size_t width = 12;
-  for (const BestRow& row : rows)
-    width = std::max({width, changes(row.record, row.preset).size(),
-                      changes(row.equal_bytes_record, row.preset).size()});
+  for (const BestLine& line : lines) width = std::max(width, line.setting.size());
   std::string text = reading(table, rows);
-  std::string head;
-  for (const BestRow& row : rows) {
-    const std::string own = fmt::format("\n{}, {} settings: {}\n", row.preset, row.settings,
-                                        measure(row.criterion));
-    if (own != head) {
-      head = own;
-      text += head + fmt::format("  {:<8}{:<{}}  {:<25}{:<28}{}\n", "budget", "best", width,
-                                 "value", "gain", "chosen");
-    }
-    if (row.record.empty())
+  for (const BestLine& line : lines) {
+    if (line.first)
+      text += fmt::format("\n{}, {} settings: {}\n  {:<8}{:<{}}  {:<25}{:<28}{}\n",
+                          line.row->preset, line.row->settings, measure(line.row->criterion),
+                          "budget", "best", width, "value", "gain", "chosen");
+    if (line.setting.empty())
       text += fmt::format("  {:<8}none: no setting holds what the budget gives\n",
-                          printable(row.budget));
+                          printable(line.budget));
     else
-      text += line(row, printable(row.budget), row.record, row.found, width);
-    if (!row.equal_bytes_record.empty())
-      text += line(row, " equal", row.equal_bytes_record, row.equal_bytes, width);
+      text += fmt::format("  {:<8}{:<{}}  {:<25}{:<28}{:>6}\n",
+                          line.budget == "equal" ? " equal" : printable(line.budget),
+                          printable(line.setting), width, line.value, line.gain, line.chosen);
   }
   return text;
 }
@@ -326,35 +345,15 @@ PaperTable best_paper(const BestTable& table, const std::vector<std::string>& me
   for (const char* name : {"preset", "measure", "kept", "best setting"})
     paper.columns.push_back({name, true});
   for (const char* name : {"value", "gain", "chosen"}) paper.columns.push_back({name});
-  std::string head;
-  for (const BestRow& row : rows) {
-    const std::string own = row.preset + measure(row.criterion);
-    const bool first = own != head;
-    head = own;
-    const auto add = [&](bool named, const std::string& budget, const std::string& record,
-                         const BestSetting& found, Mark mark) {
-      const int shown = digits(row.criterion);
-      paper.rows.push_back({{named ? row.preset : ""},
-                            {named ? short_measure(row.criterion) : ""},
-                            {budget},
-                            {changes(record, row.preset), mark},
-                            {value_text(found.value, found.interval, shown)},
-                            {gain_text(found.gain, found.gain_interval, shown)},
-                            {fmt::format("{:.0f} %", 100 * found.chosen)}});
-    };
-    if (row.record.empty())
-      paper.rows.push_back({{first ? row.preset : ""},
-                            {first ? short_measure(row.criterion) : ""},
-                            {row.budget},
-                            {"none holds what the budget gives"},
-                            {""},
-                            {""},
-                            {""}});
-    else
-      add(first, row.budget, row.record, row.found, Mark::best);
-    if (!row.equal_bytes_record.empty())
-      add(false, "equal", row.equal_bytes_record, row.equal_bytes, Mark::none);
-  }
+  for (const BestLine& line : best_lines(rows))
+    paper.rows.push_back(
+        {{line.first ? line.row->preset : ""},
+         {line.first ? short_measure(line.row->criterion) : ""},
+         {line.budget},
+         {line.setting.empty() ? "none holds what the budget gives" : line.setting, line.mark},
+         {line.value},
+         {line.gain},
+         {line.chosen}});
   if (rows.empty()) return paper;
   paper.notes = lines_of(reading(table, rows));
   paper.notes.push_back(

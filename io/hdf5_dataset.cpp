@@ -4,7 +4,6 @@
 #include <atomic>
 #include <cerrno>
 
-#include "io/chunks.hpp"
 #include "io/crash_guard.hpp"
 #include "io/hdf5.hpp"
 #include "io/variable_text.hpp"
@@ -13,6 +12,16 @@ namespace kvsim::h5 {
 namespace {
 
 using Bytes = std::vector<std::byte>;
+
+/// Facts that undoing the filters of a chunked dataset takes.
+struct ChunkedData {
+  hid_t dataset = H5I_INVALID_HID;
+  Shape shape;
+  Shape chunk;
+  int64_t element_size = 0;
+  std::vector<H5Z_filter_t> filters;  ///< gzip, shuffle, fletcher32; in the order applied
+  int64_t file_size = 0;
+};
 
 /// Fletcher's 32-bit checksum over big-endian 16-bit words; an odd last byte is a high byte.
 uint32_t fletcher32(const std::byte* data, size_t size) {
@@ -149,8 +158,9 @@ int64_t saturating_product(int64_t a, int64_t b) {
   return __builtin_mul_overflow(a, b, &product) ? std::numeric_limits<int64_t>::max() : product;
 }
 
-}  // namespace
-
+/// Reads and decodes all chunks into `out` (row-major). Done here and not by HDF5, whose pipeline
+/// trusts a chunk to decode to its full size and reads past the end of one that does not.
+/// Returns an empty string, or what is wrong.
 std::string read_chunks(const ChunkedData& data, std::byte* out) {
   size_t chunk_bytes = data.element_size;
   for (const int64_t length : data.chunk) chunk_bytes *= static_cast<size_t>(length);
@@ -171,6 +181,8 @@ std::string read_chunks(const ChunkedData& data, std::byte* out) {
     }
   }
 }
+
+}  // namespace
 
 std::string shape_text(const Shape& shape) {
   std::string text = "[";

@@ -25,16 +25,21 @@ std::vector<double> step_losses(const Dataset& results, int64_t policy, int64_t 
   return losses;
 }
 
-/// A dimension with its coordinate, as every dimension of a file has one.
-void add_axis(Dataset& dataset, const char* name, std::vector<int64_t> values,
-              const char* meaning) {
-  dataset.add_dimension(name, std::ssize(values));
+void add_variable(Dataset& dataset, const char* name, std::vector<std::string> dims,
+                  VariableValues values, const char* meaning) {
   dataset.add({.name = name,
-               .dims = {name},
+               .dims = std::move(dims),
                .units = "1",
                .long_name = meaning,
                .flags = {},
                .values = std::move(values)});
+}
+
+/// A dimension with its coordinate, as every dimension of a file has one.
+void add_axis(Dataset& dataset, const char* name, std::vector<int64_t> values,
+              const char* meaning) {
+  dataset.add_dimension(name, std::ssize(values));
+  add_variable(dataset, name, {name}, std::move(values), meaning);
 }
 
 std::vector<int64_t> counted(int64_t size) {
@@ -126,18 +131,6 @@ int64_t product(const Dataset& results, std::initializer_list<const char*> dimen
   return result;
 }
 
-/// Copies a variable with its dimensions.
-void copy(const Dataset& from, const char* name, Dataset& to) {
-  const Variable* found = from.find(name);
-  if (found == nullptr) return;
-  for (const std::string& dimension : found->dims) {
-    if (to.has_dimension(dimension)) continue;
-    to.add_dimension(dimension, from.size(dimension));
-    to.add(from.at(dimension));
-  }
-  to.add(*found);
-}
-
 /// The policies that can be replayed once more, by number; of the others a message says why not. A
 /// function in Python can be replayed by the process that has it alone.
 std::vector<int64_t> replayable(const Dataset& results, const TraceReader& reader,
@@ -161,9 +154,10 @@ std::vector<int64_t> replayable(const Dataset& results, const TraceReader& reade
   return found;
 }
 
-/// As copy(), of a variable whose policies are these ones of all: NaN at the others.
-void copy_policies(const Dataset& from, const char* name, const std::vector<int64_t>& policies,
-                   const Dataset& results, Dataset& to) {
+/// Copies a variable with its dimensions. Its policies are these of the results: real numbers are
+/// NaN at the others.
+void copy(const Dataset& from, const char* name, const std::vector<int64_t>& policies,
+          const Dataset& results, Dataset& to) {
   const Variable* found = from.find(name);
   if (found == nullptr) return;
   for (const std::string& dimension : found->dims) {
@@ -171,6 +165,10 @@ void copy_policies(const Dataset& from, const char* name, const std::vector<int6
     const Dataset& source = dimension == "policy" ? results : from;
     to.add_dimension(dimension, source.size(dimension));
     to.add(source.at(dimension));
+  }
+  if (std::ssize(policies) == results.size("policy")) {
+    to.add(*found);
+    return;
   }
   Variable all = *found;
   const auto& some = std::get<std::vector<double>>(found->values);
@@ -207,8 +205,8 @@ void add_kept_sets(Dataset& details, const Dataset& results, const TraceReader& 
                 {.message = {}, .progress = hooks.progress});
     const Dataset again = study.run(backend);
     for (const char* name : {"kept_mask", "kept_mask_query"})
-      if (all && !results.has(name)) copy(again, name, details);
-    if (per_head) copy_policies(again, "retained_importance_head", policies, results, details);
+      if (all && !results.has(name)) copy(again, name, policies, results, details);
+    if (per_head) copy(again, "retained_importance_head", policies, results, details);
   } catch (const Error& error) {
     hooks.message(std::string("kept sets left out: the record cannot be replayed: ") +
                   error.what());
@@ -257,18 +255,10 @@ Dataset looked_for(const Dataset& results, const TraceReader& reader,
   add_axis(found, "rank", counted(std::min(most, entries)), "most importance first");
   const std::vector<std::string> entry = {"layer", "looked_step", "rank"};
   const std::vector<std::string> share = {"layer", "head", "looked_step", "rank"};
-  found.add({.name = "entry",
-             .dims = entry,
-             .units = "1",
-             .long_name = "position of the prompt entry; -1: none",
-             .flags = {},
-             .values = std::vector<int64_t>(found.count(entry), -1)});
-  found.add({.name = "share",
-             .dims = share,
-             .units = "1",
-             .long_name = "share of the layer's importance",
-             .flags = {},
-             .values = std::vector<double>(found.count(share), 0.0)});
+  add_variable(found, "entry", entry, std::vector<int64_t>(found.count(entry), -1),
+               "position of the prompt entry; -1: none");
+  add_variable(found, "share", share, std::vector<double>(found.count(share), 0.0),
+               "share of the layer's importance");
   for (size_t l = 0; l < layers.size(); ++l) {
     hooks.progress(static_cast<double>(l) / static_cast<double>(layers.size()),
                    fmt::format("what steps looked for, layer {}", layers[l]));
@@ -293,12 +283,7 @@ Dataset details_of(const Dataset& results, const TraceReader& reader, Backend& b
   if (reader.has_token_text()) {
     std::vector<std::string> words = reader.token_text();
     add_axis(details, "token", counted(std::ssize(words)), "position");
-    details.add({.name = "token_text",
-                 .dims = {"token"},
-                 .units = "1",
-                 .long_name = "text of each token",
-                 .flags = {},
-                 .values = std::move(words)});
+    add_variable(details, "token_text", {"token"}, std::move(words), "text of each token");
   }
   add_kept_sets(details, results, reader, backend, hooks);
   return details;

@@ -18,10 +18,34 @@ constexpr double kMostReal = std::numeric_limits<double>::max();
 const std::vector<std::string> kNorms = {"l1", "l2"};
 const std::vector<std::string> kScopes = {"prompt", "evictable", "all"};
 
-Norm norm(size_t word) { return word == 0 ? Norm::l1 : Norm::l2; }
+using O = StudyOptions;
+
+/// An option that is one member of StudyOptions, whose type says how it is read and set. The flag
+/// is the key with dashes, if it is not given.
+template <auto Member>
+StudyOption of(StudyOption option) {
+  using Value = std::remove_cvref_t<decltype(std::declval<O>().*Member)>;
+  if (option.flag.empty()) option.flag = option.key;
+  std::ranges::replace(option.flag, '_', '-');
+  if constexpr (requires(Value value) { value.has_value(); }) {
+    option.is_set = [](const O& o) { return (o.*Member).has_value(); };
+    option.read = [](const O& o) -> Json { return *(o.*Member); };
+    option.set_number = [](O& o, double value) {
+      o.*Member = static_cast<typename Value::value_type>(value);
+    };
+  } else {
+    option.read = [](const O& o) -> Json { return o.*Member; };
+    if constexpr (std::is_arithmetic_v<Value>)
+      option.set_number = [](O& o, double value) { o.*Member = static_cast<Value>(value); };
+    else
+      option.add_name = [](O& o, const std::string& name) {
+        (o.*Member).insert((o.*Member).end(), name);
+      };
+  }
+  return option;
+}
 
 std::vector<StudyOption> declared() {
-  using O = StudyOptions;
   return {
       {.key = "importance",
        .flag = "importance",
@@ -30,7 +54,7 @@ std::vector<StudyOption> declared() {
        .type = OptionType::word,
        .words = kNorms,
        .read = [](const O& o) -> Json { return kNorms[o.importance == Norm::l1 ? 0 : 1]; },
-       .set_number = [](O& o, double word) { o.importance = norm(word); }},
+       .set_number = [](O& o, double word) { o.importance = word == 0 ? Norm::l1 : Norm::l2; }},
       {.key = "scope",
        .flag = "scope",
        .placeholder = "prompt|evictable|all",
@@ -40,69 +64,47 @@ std::vector<StudyOption> declared() {
        .words = kScopes,
        .read = [](const O& o) -> Json { return kScopes[static_cast<size_t>(o.scope)]; },
        .set_number = [](O& o, double word) { o.scope = static_cast<Scope>(word); }},
-      {.key = "outlier",
-       .flag = "outlier",
-       .placeholder = "X",
-       .meaning = "steps with less retained importance are counted (default: 0.5)",
-       .type = OptionType::real,
-       .high = 1,
-       .read = [](const O& o) -> Json { return o.outlier; },
-       .set_number = [](O& o, double value) { o.outlier = value; }},
-      {.key = "wo_steps",
-       .flag = "wo-steps",
-       .placeholder = "K",
-       .meaning = "evenly spaced steps whose errors are computed; 0: all (default: all, but fewer "
-                  "where a long trace of a large model makes that dear)",
-       .type = OptionType::count,
-       .high = kMostSteps,
-       .is_set = [](const O& o) { return o.wo_steps.has_value(); },
-       .read = [](const O& o) -> Json { return *o.wo_steps; },
-       .set_number = [](O& o, double value) { o.wo_steps = static_cast<int64_t>(value); }},
-      {.key = "metrics",
-       .flag = "metric",
-       .placeholder = "LIST",
-       .meaning = "further metrics to compute, repeatable",
-       .type = OptionType::names,
-       .known = known_metrics,
-       .read = [](const O& o) -> Json { return o.metrics; },
-       .add_name = [](O& o, const std::string& name) { o.metrics.insert(name); }},
-      {.key = "per_head",
-       .flag = "per-head",
-       .placeholder = "",
-       .meaning = "also measure every query head and KV head by itself",
-       .read = [](const O& o) -> Json { return o.per_head; },
-       .set_number = [](O& o, double value) { o.per_head = value != 0; }},
-      {.key = "save_keep",
-       .flag = "save-keep",
-       .placeholder = "",
-       .meaning = "also save what became of every prompt entry",
-       .read = [](const O& o) -> Json { return o.save_keep; },
-       .set_number = [](O& o, double value) { o.save_keep = value != 0; }},
-      {.key = "horizon",
-       .flag = "horizon",
-       .placeholder = "D",
-       .meaning = "steps ahead that score estimates predict (default: 1)",
-       .type = OptionType::count,
-       .low = 1,
-       .high = kMostSteps,
-       .read = [](const O& o) -> Json { return o.horizon; },
-       .set_number = [](O& o, double value) { o.horizon = static_cast<int64_t>(value); }},
-      {.key = "span_complements",
-       .flag = "span-complement",
-       .placeholder = "NAME",
-       .meaning = "adds a span !NAME: the prompt tokens outside NAME; repeatable",
-       .type = OptionType::names,
-       .read = [](const O& o) -> Json { return o.span_complements; },
-       .add_name = [](O& o, const std::string& name) { o.span_complements.push_back(name); }},
-      {.key = "element_bytes",
-       .flag = "element-bytes",
-       .placeholder = "E",
-       .meaning = "bytes of a cached number in the memory model (default: 2)",
-       .type = OptionType::count,
-       .low = 1,
-       .high = 16,
-       .read = [](const O& o) -> Json { return o.element_bytes; },
-       .set_number = [](O& o, double value) { o.element_bytes = static_cast<int64_t>(value); }},
+      of<&O::outlier>({.key = "outlier",
+                       .placeholder = "X",
+                       .meaning = "steps with less retained importance are counted (default: 0.5)",
+                       .type = OptionType::real,
+                       .high = 1}),
+      of<&O::wo_steps>(
+          {.key = "wo_steps",
+           .placeholder = "K",
+           .meaning = "evenly spaced steps whose errors are computed; 0: all (default: "
+                      "all, but fewer where a long trace of a large model makes that "
+                      "dear)",
+           .type = OptionType::count,
+           .high = kMostSteps}),
+      of<&O::metrics>({.key = "metrics",
+                       .flag = "metric",
+                       .placeholder = "LIST",
+                       .meaning = "further metrics to compute, repeatable",
+                       .type = OptionType::names,
+                       .known = known_metrics}),
+      of<&O::per_head>(
+          {.key = "per_head", .meaning = "also measure every query head and KV head by itself"}),
+      of<&O::save_keep>(
+          {.key = "save_keep", .meaning = "also save what became of every prompt entry"}),
+      of<&O::horizon>({.key = "horizon",
+                       .placeholder = "D",
+                       .meaning = "steps ahead that score estimates predict (default: 1)",
+                       .type = OptionType::count,
+                       .low = 1,
+                       .high = kMostSteps}),
+      of<&O::span_complements>(
+          {.key = "span_complements",
+           .flag = "span-complement",
+           .placeholder = "NAME",
+           .meaning = "adds a span !NAME: the prompt tokens outside NAME; repeatable",
+           .type = OptionType::names}),
+      of<&O::element_bytes>({.key = "element_bytes",
+                             .placeholder = "E",
+                             .meaning = "bytes of a cached number in the memory model (default: 2)",
+                             .type = OptionType::count,
+                             .low = 1,
+                             .high = 16}),
       {.key = "equal_bytes",
        .flag = "equal-bytes",
        .placeholder = "FORM",
@@ -113,27 +115,18 @@ std::vector<StudyOption> declared() {
        .is_set = [](const O& o) { return !o.equal_bytes.empty(); },
        .read = [](const O& o) -> Json { return o.equal_bytes; },
        .set_number = [](O& o, double word) { o.equal_bytes = byte_forms()[word]; }},
-      {.key = "bandwidth",
-       .flag = "bandwidth",
-       .placeholder = "X",
-       .meaning = "bytes/s of the device, for the roofline; with --peak",
-       .type = OptionType::real,
-       .low = kLeastReal,
-       .high = kMostReal,
-       .is_set = [](const O& o) { return o.bandwidth.has_value(); },
-       .read = [](const O& o) -> Json { return *o.bandwidth; },
-       .set_number = [](O& o, double value) { o.bandwidth = value; }},
-      {.key = "peak",
-       .flag = "peak",
-       .placeholder = "X",
-       .meaning = "flop/s of the device, for the roofline; with --bandwidth",
-       .type = OptionType::real,
-       .low = kLeastReal,
-       .high = kMostReal,
-       .is_set = [](const O& o) { return o.peak.has_value(); },
-       .read = [](const O& o) -> Json { return *o.peak; },
-       .set_number = [](O& o, double value) { o.peak = value; }},
-  };
+      of<&O::bandwidth>({.key = "bandwidth",
+                         .placeholder = "X",
+                         .meaning = "bytes/s of the device, for the roofline; with --peak",
+                         .type = OptionType::real,
+                         .low = kLeastReal,
+                         .high = kMostReal}),
+      of<&O::peak>({.key = "peak",
+                    .placeholder = "X",
+                    .meaning = "flop/s of the device, for the roofline; with --bandwidth",
+                    .type = OptionType::real,
+                    .low = kLeastReal,
+                    .high = kMostReal})};
 }
 
 /// A member that is added to StudyOptions makes this not compile: declare it above (or, where it is

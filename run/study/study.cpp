@@ -1,5 +1,6 @@
 #include "run/study/study.hpp"
 
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <chrono>
@@ -49,13 +50,6 @@ void give_back_heap(const LayerTrace& layer) {
 constexpr const char* kOpenLoopNote =
     "Replay is open loop: queries come from the run with the full cache, so that errors do not "
     "feed back into later layers or steps.";
-
-std::string time_now() {
-  const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
-  char text[32];
-  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", std::gmtime(&now));
-  return text;
-}
 
 /// Notes that the scores of a function bring; nothing where the record is no function.
 nlohmann::ordered_json function_json(const Record& record, const std::string& trace) {
@@ -243,12 +237,16 @@ void LayersAhead::start() {
   });
 }
 
+std::string history_line(const std::string& command_line) {
+  return fmt::format("{:%Y-%m-%dT%H:%M:%SZ} {}", fmt::gmtime(std::time(nullptr)), command_line);
+}
+
 void describe_run(Dataset& dataset, const TraceReader& reader, const StudyOptions& options,
                   const std::vector<Record>& records, const Backend& backend, int64_t wo_steps) {
   const TraceInfo& info = reader.info();
   dataset.set_attribute("Conventions", "CF-1.11");
   dataset.set_attribute("title", "Replay of KV-cache compression on captured attention tensors");
-  dataset.set_attribute("history", time_now() + " " + options.command_line);
+  dataset.set_attribute("history", history_line(options.command_line));
   dataset.set_attribute("kvsim_version", KVSIM_VERSION);
   dataset.set_attribute(kResultsVersionAttribute, kResultsVersion);
   dataset.set_attribute("git_commit", KVSIM_GIT_COMMIT);

@@ -92,6 +92,9 @@ class Study {
   int64_t passes_ = 0;       ///< to be done
 };
 
+/// A line of the attribute `history`: the time, and the command.
+std::string history_line(const std::string& command_line);
+
 /// Root attributes: what ran, on what, with which parameters.
 void describe_run(Dataset& dataset, const TraceReader& reader, const StudyOptions& options,
                   const std::vector<Record>& records, const Backend& backend, int64_t wo_steps);
@@ -185,10 +188,10 @@ enum class OptionType { flag, count, real, word, names };
 /// One option of how a study measures, declared once: its text in `--help`, its key in a sweep's
 /// file, its part of what names a unit, and its entry in the results' `config`.
 struct StudyOption {
-  std::string key;          ///< of a sweep's file and of `config`, e.g. wo_steps
-  std::string flag;         ///< on the command line, without dashes, e.g. wo-steps
-  std::string placeholder;  ///< of its value there; empty for flags
-  std::string meaning;      ///< in --help
+  std::string key;               ///< of a sweep's file and of `config`, e.g. wo_steps
+  std::string flag = {};         ///< on the command line, without dashes, e.g. wo-steps
+  std::string placeholder = {};  ///< of its value there; empty for flags
+  std::string meaning;           ///< in --help
   OptionType type = OptionType::flag;
   double low = 0;  ///< of counts and reals
   double high = 0;

@@ -1,6 +1,5 @@
 #include <nlohmann/json.hpp>
 
-#include "analysis/dataset.hpp"
 #include "run/study/study.hpp"
 #include "run/sweep/sweep.hpp"
 
@@ -35,15 +34,30 @@ bool same(const Variable& a, const Variable& b) {
 
 }  // namespace
 
-ResultsJoin::ResultsJoin(std::vector<std::string> policies)
-    : policies_(std::move(policies)), from_(policies_.size()), configs_(policies_.size()) {}
+ResultsJoin::ResultsJoin(const std::vector<std::string>& policies) {
+  for (const std::string& policy : policies) policies_.push_back({policy});
+}
 
-void ResultsJoin::add(const Dataset& part, const std::string& name) {
+void ResultsJoin::add(const Dataset& part, const std::string& name, bool some) {
   if (!part.has("policy") || part.at("policy").type() != VariableType::text)
     bad_data({"not a results file", name, "no policies"});
-  std::vector<size_t> places;
-  add_policies(part, name, places);
-  if (shape_.dimensions().empty()) add_shape(part);
+  const auto config = ordered_json::parse(part.text_attribute("config"), nullptr, false);
+  const auto configs = config.is_object() ? config.value("policies", ordered_json())
+                                          : ordered_json();
+  std::vector<Policy*> places;  // of the part's policies; null: left out
+  for (const std::string& policy : part.texts("policy")) {
+    const auto found = std::ranges::find(policies_, policy, &Policy::name);
+    const bool known = found != policies_.end();
+    if (!known && !some) bad_data({"a policy that is not in the sweep", name, policy});
+    if (known && !found->from.empty())
+      bad_data({"a policy twice", name, policy, "parts without doubles",
+                "it is in " + found->from + ", too"});
+    if (known) found->from = name;
+    if (known && configs.is_array() && places.size() < configs.size())
+      found->config = configs[places.size()].dump();
+    places.push_back(known ? &*found : nullptr);
+  }
+  if (shape_.dimensions().empty()) begin(part);
   for (const Dimension& dimension : part.dimensions()) {
     if (dimension.name == "policy") continue;
     if (!shape_.has_dimension(dimension.name) || shape_.size(dimension.name) != dimension.size)
@@ -51,46 +65,31 @@ void ResultsJoin::add(const Dataset& part, const std::string& name) {
   }
   for (const Variable& variable : part.variables())
     if (variable.name != "policy") add_variable(variable, places, name);
-  add_config(part, places);
 }
 
-void ResultsJoin::add_shape(const Dataset& part) {
+/// The whole has the shape of its first part.
+void ResultsJoin::begin(const Dataset& part) {
   for (const Dimension& dimension : part.dimensions()) {
     const bool policy = dimension.name == "policy";
     shape_.add_dimension(dimension.name, policy ? std::ssize(policies_) : dimension.size);
   }
-  for (const Attribute& attribute : part.attributes()) {
-    if (attribute.name == kIdleSettings) continue;  // of the policies of one part
-    shape_.set_attribute(attribute.name, attribute.value);
-  }
-  Variable policy = part.at("policy");
-  policy.values = policies_;
-  variables_.emplace("policy", std::move(policy));
+  for (const Attribute& attribute : part.attributes())
+    if (attribute.name != kIdleSettings)  // of the policies of one part
+      shape_.set_attribute(attribute.name, attribute.value);
+  std::vector<std::string> names;
+  for (const Policy& policy : policies_) names.push_back(policy.name);
+  Variable& policy = variables_["policy"] = part.at("policy");
+  policy.values = std::move(names);
 }
 
-void ResultsJoin::add_policies(const Dataset& part, const std::string& name,
-                               std::vector<size_t>& places) {
-  for (const std::string& policy : part.texts("policy")) {
-    const auto found = std::ranges::find(policies_, policy);
-    if (found == policies_.end()) bad_data({"a policy that is not in the sweep", name, policy});
-    const auto place = static_cast<size_t>(found - policies_.begin());
-    if (!from_[place].empty())
-      bad_data({"a policy twice", name, policy, "parts without doubles",
-                "it is in " + from_[place] + ", too"});
-    from_[place] = name;
-    places.push_back(place);
-  }
-}
-
-void ResultsJoin::add_variable(const Variable& variable, const std::vector<size_t>& places,
+void ResultsJoin::add_variable(const Variable& variable, const std::vector<Policy*>& places,
                                const std::string& name) {
   const auto known = variables_.find(variable.name);
   if (!has_policies(variable)) {
-    if (known == variables_.end()) {
+    if (known == variables_.end())
       variables_.emplace(variable.name, variable);
-    } else if (!same(known->second, variable)) {
+    else if (!same(known->second, variable))
       bad_data({"belongs to another run", name, "other values of " + variable.name});
-    }
     return;
   }
   if (known == variables_.end())
@@ -100,21 +99,13 @@ void ResultsJoin::add_variable(const Variable& variable, const std::vector<size_
     bad_data({"belongs to another run", name, variable.name + " of another shape"});
   const int64_t length = shape_.count({variable.dims.begin() + 1, variable.dims.end()});
   for (int64_t p = 0; p < std::ssize(places); ++p)
-    copy_row(variable.values, p, whole.values, static_cast<int64_t>(places[p]), length);
-}
-
-void ResultsJoin::add_config(const Dataset& part, const std::vector<size_t>& places) {
-  const auto config = ordered_json::parse(part.text_attribute("config"), nullptr, false);
-  if (!config.is_object() || !config.contains("policies") || !config["policies"].is_array()) return;
-  const ordered_json& policies = config["policies"];
-  for (size_t p = 0; p < places.size() && p < policies.size(); ++p)
-    configs_[places[p]] = policies[p].dump();
+    if (places[p]) copy_row(variable.values, p, whole.values, places[p] - policies_.data(), length);
 }
 
 std::vector<std::string> ResultsJoin::missing() const {
   std::vector<std::string> names;
-  for (size_t p = 0; p < policies_.size(); ++p)
-    if (from_[p].empty()) names.push_back(policies_[p]);
+  for (const Policy& policy : policies_)
+    if (policy.from.empty()) names.push_back(policy.name);
   return names;
 }
 
@@ -127,42 +118,11 @@ Dataset ResultsJoin::finish() {
   auto config = ordered_json::parse(whole.text_attribute("config"), nullptr, false);
   if (config.is_object()) {
     config["policies"] = ordered_json::array();
-    for (const std::string& text : configs_)
-      if (!text.empty()) config["policies"].push_back(ordered_json::parse(text));
+    for (const Policy& policy : policies_)
+      if (!policy.config.empty()) config["policies"].push_back(ordered_json::parse(policy.config));
     whole.set_attribute("config", config.dump());
   }
   return whole;
-}
-
-Dataset one_policy(const Dataset& results, int64_t policy) {
-  Dataset part;
-  for (const Dimension& dimension : results.dimensions())
-    part.add_dimension(dimension.name, dimension.name == "policy" ? 1 : dimension.size);
-  for (const Variable& variable : results.variables()) {
-    Variable copy{variable.name,      variable.dims,  variable.units,
-                  variable.long_name, variable.flags, {}};
-    if (has_policies(variable)) {
-      const int64_t length = results.count({variable.dims.begin() + 1, variable.dims.end()});
-      std::visit(
-          [&](const auto& values) {
-        const auto begin = values.begin() + policy * length;
-        copy.values = std::remove_cvref_t<decltype(values)>(begin, begin + length);
-          },
-          variable.values);
-    } else {
-      copy.values = variable.values;
-    }
-    part.add(std::move(copy));
-  }
-  for (const Attribute& attribute : results.attributes())
-    part.set_attribute(attribute.name, attribute.value);
-  auto config = ordered_json::parse(results.text_attribute("config"), nullptr, false);
-  if (config.is_object() && config.contains("policies") && config["policies"].is_array() &&
-      static_cast<size_t>(policy) < config["policies"].size()) {
-    config["policies"] = ordered_json::array({config["policies"][policy]});
-    part.set_attribute("config", config.dump());
-  }
-  return part;
 }
 
 }  // namespace kvsim

@@ -32,18 +32,13 @@ SweepConfig read_sweep_config(const std::string& path);
 /// `path` is only named in messages.
 SweepConfig parse_sweep_config(std::string_view text, const std::string& path);
 
-/// Cost of work, guessed from shapes alone, so that all machines agree on the shares; good to a
-/// factor of about two.
-struct SweepCost {
+/// One record on one trace with one seed, at all budgets: what is kept when it is finished. Its
+/// cost beyond what its group shares is guessed from shapes alone, so that all machines agree on
+/// the shares; good to a factor of about two.
+struct SweepUnit {
+  std::string key;     ///< names everything its numbers depend on
   double seconds = 0;  ///< on one thread
   int64_t bytes = 0;   ///< of the results
-};
-
-/// One record on one trace with one seed, at all budgets: what is kept when it is finished.
-struct SweepUnit {
-  size_t record = 0;  ///< among the job's options.records
-  std::string key;    ///< names everything its numbers depend on
-  SweepCost cost;     ///< beyond what its group shares
 };
 
 /// One results file: a trace with a seed.
@@ -68,7 +63,8 @@ struct SweepGroup {
 /// All work of a sweep, checked: every trace can serve every record.
 class SweepPlan {
  public:
-  SweepPlan(const SweepConfig& config, const StudyHooks& hooks);
+  using Message = std::function<void(const std::string&)>;
+  explicit SweepPlan(const SweepConfig& config, const Message& message = nullptr);
 
   const std::vector<SweepJob>& jobs() const { return jobs_; }
   /// The groups of shard 1..`shards`: a disjoint share, balanced by cost, the same on every
@@ -78,9 +74,8 @@ class SweepPlan {
   int64_t memory(const SweepGroup& group) const;
 
  private:
-  void add_trace(const SweepConfig& config, const std::string& path, const StudyHooks& hooks);
   void add_job(const SweepConfig& config, const TraceReader& reader, uint64_t seed,
-               const StudyHooks& hooks);
+               const Message& message);
   void add_groups(size_t job, bool quantizing);
 
   std::vector<std::unique_ptr<TraceReader>> readers_;
@@ -115,20 +110,17 @@ class SweepRun {
   void run(Backend& backend, const std::string& command_line, const SweepHooks& hooks);
 
   const std::vector<SweepGroup>& groups() const { return groups_; }  ///< all of the share
-  size_t units() const;
   /// Finished in an earlier run, or in a results file that is complete.
   bool is_there(const SweepGroup& group, size_t unit) const;
 
   /// The results file of a job; a part of it when there are several shards.
   std::string target(const SweepJob& job) const;
   /// Jobs that have units in this share.
-  std::vector<size_t> jobs() const;
+  std::set<size_t> jobs() const;
 
  private:
-  std::vector<size_t> missing(const SweepGroup& group) const;
   void work(const SweepGroup& group, Backend& backend, const std::function<void(double)>& progress,
             const SweepHooks& hooks) const;
-  std::vector<size_t> units_of(size_t job) const;
   void write_target(size_t job, Backend& backend, const std::string& command_line) const;
   std::string sweep_attribute(const SweepJob& job) const;
   std::string unit_path(const std::string& key) const;
@@ -144,19 +136,15 @@ class SweepRun {
   std::set<size_t> complete_;  ///< jobs whose results file was there, e.g. merged from shards
 };
 
-/// Joins parts of one sweep's results file; `command_line` is added to the history. Missing and
-/// doubled policies and parts of other sweeps are bad data.
-Dataset merge_parts(const std::vector<std::string>& paths, const std::string& command_line);
-
 /// Puts results that differ in their policies together. Everything else must agree.
 class ResultsJoin {
  public:
   /// Policies of the whole in their order.
-  explicit ResultsJoin(std::vector<std::string> policies);
+  explicit ResultsJoin(const std::vector<std::string>& policies);
 
   /// `name` is the file for messages. A policy that is not of the whole or came before, and
-  /// coordinates that differ, are bad data.
-  void add(const Dataset& part, const std::string& name);
+  /// coordinates that differ, are bad data; with `some` other policies of the part are left out.
+  void add(const Dataset& part, const std::string& name, bool some = false);
   /// Policies that no part had.
   std::vector<std::string> missing() const;
   /// The whole, with the first part's attributes. A variable that only some parts have is undefined
@@ -164,31 +152,34 @@ class ResultsJoin {
   Dataset finish();
 
  private:
-  void add_shape(const Dataset& part);
-  void add_policies(const Dataset& part, const std::string& name, std::vector<size_t>& places);
-  void add_variable(const Variable& variable, const std::vector<size_t>& places,
+  struct Policy {
+    std::string name;
+    std::string from = {};    ///< file that had it; empty: none yet
+    std::string config = {};  ///< JSON
+  };
+  void begin(const Dataset& part);
+  void add_variable(const Variable& variable, const std::vector<Policy*>& places,
                     const std::string& name);
-  void add_config(const Dataset& part, const std::vector<size_t>& places);
 
-  std::vector<std::string> policies_;
-  std::vector<std::string> from_;     ///< file that had each policy; empty: none yet
-  std::vector<std::string> configs_;  ///< JSON of each policy
-  Dataset shape_;                     ///< dimensions and attributes only
+  std::vector<Policy> policies_;
+  Dataset shape_;  ///< dimensions and attributes only
   std::map<std::string, Variable> variables_;
 };
 
-Dataset one_policy(const Dataset& results, int64_t policy);
+/// Joins parts of one sweep's results file; `command_line` is added to the history. Missing and
+/// doubled policies and parts of other sweeps are bad data.
+Dataset merge_parts(const std::vector<std::string>& paths, const std::string& command_line);
 
 /// One line of the table of best settings: of one preset at one budget by one criterion.
 struct BestRow {
-  std::string preset;
+  std::string preset = {};
   size_t settings = 0;
-  Criterion criterion;
-  std::string budget;  ///< its label
-  std::string record;  ///< the best; empty: no setting holds what the budget gives
-  size_t off_budget;   ///< settings that hold over a twentieth more or less, and are not ranked
-  double held;         ///< what the best holds over what the budget gives, mean over traces
-  BestSetting found;
+  Criterion criterion = {};
+  std::string budget = {};  ///< its label
+  std::string record = {};  ///< the best; empty: no setting holds what the budget gives
+  size_t off_budget = 0;  ///< settings that hold over a twentieth more or less, and are not ranked
+  double held = kUndefined;  ///< what the best holds over what the budget gives, mean over traces
+  BestSetting found = {};
   /// Of the settings that are not ranked the best where it holds what the budget gives, between its
   /// own budgets; its gain is over `record`. Empty: none holds less there and more here.
   std::string equal_bytes_record{};

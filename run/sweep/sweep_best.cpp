@@ -7,16 +7,53 @@
 namespace kvsim {
 namespace {
 
-std::string preset_of(const std::string& record) { return record.substr(0, record.find(',')); }
+/// Numbers of a record at one budget, from all results files of a sweep.
+struct Measured {
+  struct Shares {
+    double held = 0, given = 0;  ///< `held_share` and `budget_share`, added up over seeds
+  };
+  std::vector<double> held;    ///< entries over what the budget gives, of every trace and seed
+  std::vector<Shares> shares;  ///< [trace]
+  std::vector<std::vector<SettingSeries>> series;  ///< [criterion][trace][seed][step]
+};
 
-/// Series of every (criterion, budget, record); those of a sweep's results files are added up.
+/// Mean over the seeds of a trace, root mean square where the criterion is one.
+std::vector<double> over_seeds(const Criterion& criterion, const SettingSeries& seeds) {
+  const bool squares = criterion.over == Fold::rms;
+  std::vector<double> steps(seeds.front().size(), 0.0);
+  for (size_t t = 0; t < steps.size(); ++t) {
+    for (const std::vector<double>& one : seeds)
+      steps[t] += (squares ? one[t] * one[t] : one[t]) / static_cast<double>(seeds.size());
+    if (squares) steps[t] = std::sqrt(steps[t]);
+  }
+  return steps;
+}
+
+/// A criterion at each step, folded over the layers.
+std::vector<double> over_layers(const Dataset& results, const Criterion& criterion, int64_t record,
+                                int64_t budget) {
+  const auto values = results.row(criterion.variable, {record, budget});  // [layers][T]
+  std::vector<double> steps(results.size("step")), layer(values.size() / steps.size());
+  for (size_t t = 0; t < steps.size(); ++t) {
+    for (size_t l = 0; l < layer.size(); ++l) layer[l] = values[l * steps.size() + t];
+    steps[t] = criterion.fold(layer);
+  }
+  return steps;
+}
+
+/// All numbers of a sweep that settings are judged by.
 class Series {
  public:
   explicit Series(const SweepPlan& plan)
-      : options_(plan.jobs().front().options), measured_(judged_measures()) {
+      : options_(plan.jobs().front().options), measured_(judged_measures()),
+        cells_(std::ssize(options_.budgets), std::ssize(options_.records)) {
     for (const SweepJob& job : plan.jobs()) {
       const std::string& trace = job.reader->digest();
       if (!contains(traces_, trace)) traces_.push_back(trace);
+    }
+    for (Measured& cell : cells_.values()) {
+      cell.shares.resize(traces_.size());
+      cell.series.assign(criteria().size(), std::vector<SettingSeries>(traces_.size()));
     }
   }
 
@@ -25,54 +62,41 @@ class Series {
     std::erase_if(measured_, [&](const std::string& name) { return !results.has(name); });
     if (layers_.empty()) layers_ = stream_error_layers(results);
     from_.push_back(provenance(results));
-    for (size_t b = 0; b < options_.budgets.size(); ++b) {
-      const auto column = column_of(job, results, b);
-      for (size_t r = 0; column >= 0 && r < options_.records.size(); ++r) {
-        held_[{b, r}].push_back(held_of_budget(results, static_cast<int64_t>(r), column));
-        add_shares(results, {b, r}, trace, column);
-      }
-    }
-    for (size_t c = 0; c < criteria().size(); ++c) {
-      if (!results.has(criteria()[c].variable)) continue;
-      for (size_t b = 0; b < options_.budgets.size(); ++b) {
-        const int64_t column = column_of(job, results, b);
-        if (column < 0) continue;
-        for (size_t r = 0; r < options_.records.size(); ++r)
-          add_one(results, {c, b, r}, trace, column);
-      }
+    const auto& budgets = results.values<double>("budget");
+    for (int64_t b = 0; b < cells_.rows(); ++b) {
+      const double ratio = options_.budgets[b].ratio(job.reader->info().prompt_len);
+      const int64_t column = std::ranges::find(budgets, ratio) - budgets.begin();
+      if (ratio >= 1 || column == std::ssize(budgets)) continue;  // everything is kept, or nowhere
+      for (int64_t r = 0; r < cells_.columns(); ++r) add(results, trace, r, column, cells_(b, r));
     }
   }
 
   /// Empty when a trace lacks it.
   SettingSeries of(size_t criterion, size_t budget, size_t record) const {
-    const auto found = series_.find({criterion, budget, record});
-    if (found == series_.end()) return {};
     SettingSeries series;
-    for (const Seeds& seeds : found->second) {
+    for (const SettingSeries& seeds : cell(budget, record).series[criterion]) {
       if (seeds.empty()) return {};
       series.push_back(over_seeds(criteria()[criterion], seeds));
     }
     return series;
   }
-  /// Entries that a record holds over what a budget gives, of every trace and seed.
   std::span<const double> held(size_t budget, size_t record) const {
-    const auto found = held_.find({budget, record});
-    return found == held_.end() ? std::span<const double>() : found->second;
+    return cell(budget, record).held;
   }
   /// A record where it holds what a budget gives, between its own budgets; empty: nowhere on some
   /// trace.
   SettingSeries at_equal_bytes(size_t criterion, size_t budget, size_t record) const {
     const Criterion& by = criteria()[criterion];
     const bool squares = by.over == Fold::rms;
-    const auto given = shares_.find({budget, record});
+    if (cell(budget, record).held.empty()) return {};
     SettingSeries found;
-    for (size_t trace = 0; given != shares_.end() && trace < given->second.size(); ++trace) {
+    for (size_t trace = 0; trace < traces_.size(); ++trace) {
+      const double given = cell(budget, record).shares[trace].given;
       std::vector<Point> points;
       for (size_t b = 0; b < options_.budgets.size(); ++b) {
         const SettingSeries own = of(criterion, b, record);
         if (own.empty()) continue;
-        points.push_back(
-            {shares_.at({b, record})[trace].held / given->second[trace].given, own[trace]});
+        points.push_back({cell(b, record).shares[trace].held / given, own[trace]});
         if (squares)
           for (double& x : points.back().series) x *= x;
       }
@@ -89,68 +113,29 @@ class Series {
   Provenance from() const { return joined(from_, traces_.size()); }
 
  private:
-  using Key = std::array<size_t, 3>;
-  /// `held_share` and `budget_share`, added up over seeds.
-  struct Shares {
-    double held = 0, given = 0;
-  };
-  using Seeds = SettingSeries;  ///< [seed][step] of one trace
-
-  /// Where a budget stands in a results file; -1: nowhere, or it keeps everything.
-  int64_t column_of(const SweepJob& job, const Dataset& results, size_t budget) const {
-    const auto& budgets = results.values<double>("budget");
-    const double ratio = options_.budgets[budget].ratio(job.reader->info().prompt_len);
-    const auto column = std::ranges::find(budgets, ratio) - budgets.begin();
-    return ratio >= 1 || column == std::ssize(budgets) ? -1 : static_cast<int64_t>(column);
+  const Measured& cell(size_t budget, size_t record) const {
+    return cells_(static_cast<int64_t>(budget), static_cast<int64_t>(record));
   }
 
-  void add_shares(const Dataset& results, std::array<size_t, 2> key, size_t trace, int64_t column) {
-    std::vector<Shares>& all = shares_[key];
-    all.resize(traces_.size());
-    const auto value = [&](const char* name) {
-      return results.has(name) ? results.row(name, {static_cast<int64_t>(key[1]), column})[0]
-                               : kUndefined;
+  static void add(const Dataset& results, size_t trace, int64_t record, int64_t column,
+                  Measured& cell) {
+    const auto share = [&](const char* name) {
+      return results.has(name) ? results.row(name, {record, column})[0] : kUndefined;
     };
-    all[trace].held += value("held_share");
-    all[trace].given += value("budget_share");
-  }
-
-  void add_one(const Dataset& results, Key key, size_t trace, int64_t column) {
-    const Criterion& criterion = criteria()[key[0]];
-    const auto values = results.row(criterion.variable,
-                                    {static_cast<int64_t>(key[2]), column});  // [layers][T]
-    const auto count = static_cast<size_t>(results.size("step"));
-    std::vector<double> steps(count);
-    std::vector<double> layer(values.size() / count);
-    for (size_t t = 0; t < count; ++t) {
-      for (size_t l = 0; l < layer.size(); ++l) layer[l] = values[l * count + t];
-      steps[t] = criterion.fold(layer);
-    }
-    std::vector<Seeds>& series = series_[key];
-    series.resize(traces_.size());
-    series[trace].push_back(std::move(steps));
-  }
-
-  /// Mean over the seeds of a trace, root mean square where the criterion is one.
-  static std::vector<double> over_seeds(const Criterion& criterion, const Seeds& seeds) {
-    const bool squares = criterion.over == Fold::rms;
-    std::vector<double> steps(seeds.front().size(), 0.0);
-    for (size_t t = 0; t < steps.size(); ++t) {
-      for (const std::vector<double>& one : seeds)
-        steps[t] += (squares ? one[t] * one[t] : one[t]) / static_cast<double>(seeds.size());
-      if (squares) steps[t] = std::sqrt(steps[t]);
-    }
-    return steps;
+    cell.held.push_back(held_of_budget(results, record, column));
+    cell.shares[trace].held += share("held_share");
+    cell.shares[trace].given += share("budget_share");
+    for (size_t c = 0; c < criteria().size(); ++c)
+      if (results.has(criteria()[c].variable))
+        cell.series[c][trace].push_back(over_layers(results, criteria()[c], record, column));
   }
 
   const StudyOptions& options_;
   std::vector<std::string> traces_;  ///< digests
   std::vector<std::string> measured_;
   std::string layers_;
-  std::vector<Provenance> from_;                                 ///< of each results file
-  std::map<Key, std::vector<Seeds>> series_;                     ///< [trace]
-  std::map<std::array<size_t, 2>, std::vector<double>> held_;    ///< by budget and record
-  std::map<std::array<size_t, 2>, std::vector<Shares>> shares_;  ///< [trace]
+  std::vector<Provenance> from_;  ///< of each results file
+  Table<Measured> cells_;         ///< [budget][record]
 };
 
 /// Takes out the steps that no setting measured.
@@ -180,20 +165,6 @@ bool differ(const std::vector<SettingSeries>& settings) {
   return false;
 }
 
-/// Presets in typed order, each with the indices of its records.
-using Presets = std::vector<std::pair<std::string, std::vector<size_t>>>;
-
-Presets presets_of(const std::vector<Record>& records) {
-  Presets presets;
-  for (size_t r = 0; r < records.size(); ++r) {
-    const std::string preset = preset_of(records[r].canonical());
-    auto found = std::ranges::find(presets, preset, &Presets::value_type::first);
-    if (found == presets.end()) found = presets.insert(presets.end(), {preset, {}});
-    found->second.push_back(r);
-  }
-  return presets;
-}
-
 /// The settings of a preset at one budget by one criterion; empty when they cannot be compared.
 std::vector<SettingSeries> comparable(const Series& series, size_t criterion, size_t budget,
                                       const std::vector<size_t>& records) {
@@ -213,16 +184,22 @@ struct Comparison {
   size_t criterion, budget;
 };
 
+/// Presets in typed order, by every measure, at every budget.
 std::vector<Comparison> comparisons(const StudyOptions& options,
                                     const std::vector<std::string>& measures) {
-  std::vector<Comparison> all;
-  for (const auto& [preset, records] : presets_of(options.records)) {
-    if (records.size() < 2) continue;
-    for (size_t c = 0; c < criteria().size(); ++c) {
-      if (!contains(measures, criteria()[c].variable)) continue;
-      for (size_t b = 0; b < options.budgets.size(); ++b) all.push_back({preset, records, c, b});
-    }
+  std::vector<Comparison> presets, all;
+  for (size_t r = 0; r < options.records.size(); ++r) {
+    const std::string record = options.records[r].canonical();
+    const std::string preset = record.substr(0, record.find(','));
+    auto found = std::ranges::find(presets, preset, &Comparison::preset);
+    if (found == presets.end()) found = presets.insert(presets.end(), {preset, {}, 0, 0});
+    found->records.push_back(r);
   }
+  for (const Comparison& preset : presets)
+    for (size_t c = 0; c < criteria().size() && preset.records.size() > 1; ++c)
+      for (size_t b = 0; b < options.budgets.size(); ++b)
+        if (contains(measures, criteria()[c].variable))
+          all.push_back({preset.preset, preset.records, c, b});
   return all;
 }
 
@@ -255,13 +232,8 @@ std::vector<bool> ranked(const Series& series, const Comparison& of) {
 void add_equal_bytes(BestRow& row, const Series& series, const StudyOptions& options,
                      const Comparison& of, const std::vector<bool>& in, const SettingSeries* best) {
   std::vector<SettingSeries> settings;
-  std::vector<bool> rivals;
   std::vector<size_t> records;
-  if (best) {
-    settings.push_back(*best);
-    rivals.push_back(false);
-    records.push_back(0);
-  }
+  if (best) settings.push_back(*best);
   for (size_t k = 0; k < in.size(); ++k) {
     if (in[k]) continue;
     SettingSeries own = series.at_equal_bytes(of.criterion, of.budget, of.records[k]);
@@ -270,13 +242,15 @@ void add_equal_bytes(BestRow& row, const Series& series, const StudyOptions& opt
       continue;
     }
     settings.push_back(std::move(own));
-    rivals.push_back(true);
     records.push_back(of.records[k]);
   }
-  if (!contains(rivals, true)) return;
+  if (records.empty()) return;
+  std::vector<bool> rivals(settings.size(), true);
+  if (best) rivals[0] = false;
   drop_undefined(settings);
   row.equal_bytes = best_setting(settings, best ? 0 : -1, row.criterion, options.seed, rivals);
-  row.equal_bytes_record = options.records[records[row.equal_bytes.best]].canonical();
+  row.equal_bytes_record =
+      options.records[records[row.equal_bytes.best - (best ? 1 : 0)]].canonical();
 }
 
 std::optional<BestRow> best_row(const Series& series, const StudyOptions& options,
@@ -288,14 +262,11 @@ std::optional<BestRow> best_row(const Series& series, const StudyOptions& option
   for (size_t k = 0; k < of.records.size(); ++k)
     if (options.records[of.records[k]].canonical() == of.preset) usual = static_cast<int>(k);
   const std::vector<bool> in = ranked(series, of);
-  BestRow row{of.preset,
-              of.records.size(),
-              criteria()[of.criterion],
-              options.budgets[of.budget].label,
-              "",
-              static_cast<size_t>(std::ranges::count(in, false)),
-              kUndefined,
-              {}};
+  BestRow row{.preset = of.preset,
+              .settings = of.records.size(),
+              .criterion = criteria()[of.criterion],
+              .budget = options.budgets[of.budget].label,
+              .off_budget = static_cast<size_t>(std::ranges::count(in, false))};
   if (row.off_budget == in.size()) {
     add_equal_bytes(row, series, options, of, in, nullptr);
     return row;

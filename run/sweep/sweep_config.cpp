@@ -11,10 +11,12 @@ namespace {
 
 constexpr size_t kMostRecords = 100000;  // of one grid; more is a slip of the keyboard
 
-/// Keys that vary together: row i of `values` has one value per key.
+/// A key and its values. `leader`: the axis, by its number, that it goes along with; its own number
+/// where it is free.
 struct Axis {
-  std::vector<std::string> keys;
-  std::vector<std::vector<std::string>> values;
+  std::string key;
+  std::vector<std::string> values;
+  size_t leader = 0;
 };
 
 /// A value of the file with the place it stands at.
@@ -119,28 +121,12 @@ class Parser {
                         .expected = fmt::format("an integer >= {}", least)});
     return integer->get();
   }
-  bool flag(const Item& item) const {
-    if (const auto* value = item.node->as_boolean()) return value->get();
-    fail(*item.node, {.what = "not a flag", .found = item.text, .expected = "true or false"});
-  }
-  size_t word(const StudyOption& option, const Item& item) const {
-    const auto found = std::ranges::find(option.words, item.text);
-    if (found != option.words.end()) return static_cast<size_t>(found - option.words.begin());
-    fail(*item.node, {.what = "unknown value", .found = item.text, .expected = option.expected()});
-  }
-
   void top_level(const std::string& key, const toml::node& node) {
-    if (key == "policy") {
-      policies(node);
-      return;
-    }
+    if (key == "policy") return policies(node);
     const auto option = std::ranges::find(study_options(), key, &StudyOption::key);
-    if (option != study_options().end()) {
-      for (const Item& one : items(node)) measure(*option, one);
-      return;
-    }
+    const bool measures = option != study_options().end();
     static const std::vector<std::string> replayed = {"traces", "seeds", "layers", "budgets"};
-    if (!contains(replayed, key)) {
+    if (!measures && !contains(replayed, key)) {
       std::vector<std::string> known = replayed;
       known.push_back("policy");
       for (const StudyOption& one : study_options()) known.push_back(one.key);
@@ -150,7 +136,11 @@ class Parser {
                   .hint = key == "base" || key == "vary" ? "kvsim search runs the file of a search"
                                                          : did_you_mean(key, known)});
     }
-    for (const Item& one : items(node)) replay(key, one);
+    for (const Item& one : items(node))
+      if (measures)
+        measure(*option, one);
+      else
+        replay(key, one);
   }
 
   /// One value of a key that says what to replay.
@@ -168,37 +158,33 @@ class Parser {
     }
   }
 
+  /// One value of a key that says how to measure.
   void measure(const StudyOption& option, const Item& one) {
+    const auto refuse =
+        [&](const std::string& what, const std::string& expected, const std::string& hint = "") {
+      fail(*one.node, {.what = what, .found = one.text, .expected = expected, .hint = hint});
+    };
     StudyOptions& options = config_.options;
-    switch (option.type) {
-      case OptionType::names: name(option, one); return;
-      case OptionType::flag: option.set_number(options, flag(one) ? 1 : 0); return;
-      case OptionType::word:
-        option.set_number(options, static_cast<double>(word(option, one)));
-        return;
-      case OptionType::count:
-      case OptionType::real: break;
-    }
-    const bool whole_number = option.type == OptionType::count;
-    const auto value = whole_number && !one.node->is_integer() ? std::nullopt
-                                                               : one.node->value<double>();
-    if (!value || !option.in_range(*value))
-      fail(*one.node,
-           {.what = whole_number ? "not a whole number in range" : "not a number in range",
-            .found = one.text,
-            .expected = option.expected()});
-    option.set_number(options, *value);
-  }
-
-  void name(const StudyOption& option, const Item& one) {
-    if (option.known != nullptr) {
-      const std::vector<std::string> known = option.known();
+    if (option.type == OptionType::names) {
+      const auto known = option.known ? option.known() : std::vector{one.text};
       if (!contains(known, one.text))
-        fail(*one.node, {.what = "unknown " + option.flag,
-                         .found = one.text,
-                         .hint = did_you_mean(one.text, known)});
+        refuse("unknown " + option.flag, "", did_you_mean(one.text, known));
+      return option.add_name(options, one.text);
     }
-    option.add_name(config_.options, one.text);
+    if (option.type == OptionType::flag) {
+      if (!one.node->is_boolean()) refuse("not a flag", "true or false");
+      return option.set_number(options, one.node->ref<bool>() ? 1 : 0);
+    }
+    if (option.type == OptionType::word) {
+      const auto found = std::ranges::find(option.words, one.text);
+      if (found == option.words.end()) refuse("unknown value", option.expected());
+      return option.set_number(options, static_cast<double>(found - option.words.begin()));
+    }
+    const bool count = option.type == OptionType::count;
+    const auto value = count && !one.node->is_integer() ? std::nullopt : one.node->value<double>();
+    if (!value || !option.in_range(*value))
+      refuse(count ? "not a whole number in range" : "not a number in range", option.expected());
+    option.set_number(options, *value);
   }
 
   void policies(const toml::node& node) {
@@ -210,23 +196,16 @@ class Parser {
 
   void policy(const toml::table& table) {
     std::vector<Axis> axes;
-    const toml::node* zip = nullptr;
-    for (const auto& [key, node] : in_order(table)) {
-      if (key == "zip") {
-        zip = node;
-      } else {
-        axes.push_back(axis(key, *node));
-      }
-    }
+    for (const auto& [key, node] : in_order(table))
+      if (key != "zip") axes.push_back({key, values_of(key, *node), axes.size()});
     if (!table.contains("preset"))
       fail(table, {.what = "no preset in [[policy]]", .expected = "e.g. preset = \"snapkv\""});
-    if (zip != nullptr) tie(*zip, axes);
+    if (const toml::node* const zip = table.get("zip")) tie(*zip, axes);
     expand(table, axes);
   }
 
   /// Values are checked one by one here, so that a mistake is found at its own line.
-  Axis axis(const std::string& key, const toml::node& node) const {
-    Axis axis{{key}, {}};
+  std::vector<std::string> values_of(const std::string& key, const toml::node& node) const {
     const Parameter* parameter = find_parameter(key);
     if (parameter == nullptr && key != "preset") {
       std::vector<std::string> known = {"preset", "zip"};
@@ -236,14 +215,15 @@ class Parser {
                   .expected = "a key of `kvsim policies`",
                   .hint = did_you_mean(key, known)});
     }
+    std::vector<std::string> values;
     for (const Item& one : items(node)) {
       at(*one.node, [&] {
         return key == "preset" ? Record::parse(one.text).preset
                                : canonical_value(*parameter, one.text);
       });
-      axis.values.push_back({one.text});
+      values.push_back(one.text);
     }
-    return axis;
+    return values;
   }
 
   /// zip = ["a", "b"], or a list of such lists.
@@ -251,63 +231,53 @@ class Parser {
     const toml::array* list = zip.as_array();
     if (list == nullptr || list->empty())
       fail(zip, {.what = "zip is not a list of keys", .expected = "e.g. zip = [\"a\", \"b\"]"});
-    if (!list->front().is_array()) {
-      tie_one(zip, axes);
-      return;
-    }
+    if (!list->front().is_array()) return tie_one(zip, axes);
     for (const toml::node& one : *list) tie_one(one, axes);
   }
 
   void tie_one(const toml::node& zip, std::vector<Axis>& axes) const {
-    Axis* first = nullptr;
+    std::vector<size_t> tied;
     for (const Item& name : items(zip)) {
-      const auto found = std::ranges::find_if(
-          axes, [&](const Axis& one) { return one.keys == std::vector{name.text}; });
-      if (found == axes.end() || &*found == first)
+      const size_t at = std::ranges::find(axes, name.text, &Axis::key) - axes.begin();
+      if (at == axes.size() || std::ranges::count(axes, at, &Axis::leader) != 1 ||
+          axes[at].leader != at || contains(tied, at))
         fail(*name.node, {.what = "zip names what is no free axis of this policy",
                           .found = name.text,
                           .expected = "a key beside zip, once"});
-      if (first == nullptr) {
-        first = &*found;
-        continue;
-      }
-      if (found->values.size() != first->values.size())
+      tied.push_back(at);
+      const Axis &first = axes[tied.front()], &own = axes[at];
+      if (own.values.size() != first.values.size())
         fail(zip, {.what = "zip ties lists of different lengths",
-                   .found = fmt::format("{} of {} and {} of {}", first->values.size(),
-                                        first->keys[0], found->values.size(), name.text)});
-      first->keys.push_back(name.text);
-      for (size_t i = 0; i < first->values.size(); ++i)
-        first->values[i].push_back(found->values[i][0]);
-      const ptrdiff_t place = first - axes.data();
-      const bool before = found - axes.begin() < place;
-      axes.erase(found);
-      first = &axes[before ? place - 1 : place];
+                   .found = fmt::format("{} of {} and {} of {}", first.values.size(), first.key,
+                                        own.values.size(), own.key)});
     }
+    for (const size_t at : tied) axes[at].leader = tied.front();
   }
 
   /// Every combination of the axes, the last one fastest.
   void expand(const toml::table& table, const std::vector<Axis>& axes) {
     size_t combinations = 1;
-    for (const Axis& axis : axes)
-      combinations = std::min(combinations * axis.values.size(), kMostRecords + 1);
+    for (size_t a = 0; a < axes.size(); ++a)
+      if (axes[a].leader == a)
+        combinations = std::min(combinations * axes[a].values.size(), kMostRecords + 1);
     if (combinations + config_.options.records.size() > kMostRecords)
       fail(table, {.what = "too many policies",
                    .found = std::to_string(combinations),
                    .expected = fmt::format("at most {} in a sweep", kMostRecords)});
     for (size_t number = 0; number < combinations; ++number) {
-      size_t rest = number;
-      std::string preset;
-      std::string changes;
-      for (size_t a = axes.size(); a-- > 0;) {
-        const std::vector<std::string>& row = axes[a].values[rest % axes[a].values.size()];
+      std::vector<size_t> row(axes.size());  // of each free axis
+      for (size_t rest = number, a = axes.size(); a-- > 0;) {
+        if (axes[a].leader != a) continue;
+        row[a] = rest % axes[a].values.size();
         rest /= axes[a].values.size();
-        for (size_t k = 0; k < row.size(); ++k) {
-          if (axes[a].keys[k] == "preset") {
-            preset = row[k];
-          } else {
-            changes += "," + axes[a].keys[k] + "=" + row[k];
-          }
-        }
+      }
+      std::string preset, changes;
+      for (const Axis& axis : axes) {
+        const std::string& value = axis.values[row[axis.leader]];
+        if (axis.key == "preset")
+          preset = value;
+        else
+          changes += "," + axis.key + "=" + value;
       }
       config_.options.records.push_back(at(table, [&] { return Record::parse(preset + changes); }));
     }

@@ -63,7 +63,7 @@ int64_t tensor_bytes(const TraceReader& reader) {
   return reader.file_size() / static_cast<int64_t>(std::max<size_t>(1, reader.headers().size()));
 }
 
-SweepCost unit_cost(const Shapes& s, const StudyOptions& options, const Record& record) {
+SweepUnit unit_of(const Shapes& s, const StudyOptions& options, const Record& record) {
   const Settings& settings = record.settings;
   constexpr double kObserving = 64;  // queries that observe, where not all do
   const bool all = chosen<Queries>(settings).observes_all();
@@ -84,7 +84,7 @@ SweepCost unit_cost(const Shapes& s, const StudyOptions& options, const Record& 
   const double series = 4 + static_cast<double>(options.metrics.size()) +
                         (options.per_head ? 3 * s.heads : 0);
   const double masks = options.save_keep ? s.heads * s.entries : 0;
-  return {seconds_of(flops * s.layers) + kPerCell * s.budgets * s.layers,
+  return {"", seconds_of(flops * s.layers) + kPerCell * s.budgets * s.layers,
           static_cast<int64_t>(s.budgets * s.layers * (8 * series * s.steps + masks))};
 }
 
@@ -136,74 +136,40 @@ void check_layers(const SweepConfig& config, const StudyOptions& options, const 
   }
 }
 
-/// Everything that a trace can refuse is refused here, before any work.
-void check_records(const TraceReader& reader, const StudyOptions& options,
-                   const StudyHooks& hooks) {
-  bool first = true;
-  for (const Record& record : options.records) {
-    StudyOptions alone = options;
-    alone.records = {record};
-    plan_study(reader, std::move(alone), first ? hooks.message : nullptr);
-    first = false;
-  }
-}
-
 /// Records that share a replay share partial sums where their kept sets are nested, so that the
 /// last bits of a unit depend on its group: the key names them all.
 void name_units(SweepJob& job, const SweepGroup& group) {
   nlohmann::ordered_json text = job_description(job);
   for (const size_t unit : group.units)
-    text["group"].push_back(
-        record_description(job.options.records[job.units[unit].record], job.reader->info().path));
+    text["group"].push_back(record_description(job.options.records[unit], job.reader->info().path));
   for (const size_t unit : group.units) {
-    text["policy"] = job.options.records[job.units[unit].record].canonical();
+    text["policy"] = job.options.records[unit].canonical();
     job.units[unit].key = text_digest(text.dump());
   }
 }
 
-/// The dearest groups first, each to the shard with the least to do; those of one shard.
-std::vector<SweepGroup> share_of(std::vector<SweepGroup> groups, int64_t shard, int64_t shards) {
-  std::vector<size_t> order(groups.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::ranges::stable_sort(
-      order, [&](size_t a, size_t b) { return groups[a].seconds > groups[b].seconds; });
-  std::vector<double> load(shards, 0.0);
-  std::vector<size_t> mine;
-  for (const size_t g : order) {
-    const auto least = std::ranges::min_element(load);
-    *least += groups[g].seconds;
-    if (least - load.begin() == shard - 1) mine.push_back(g);
-  }
-  std::ranges::sort(mine);
-  std::vector<SweepGroup> chosen;
-  for (const size_t g : mine) chosen.push_back(std::move(groups[g]));
-  return chosen;
-}
-
 }  // namespace
 
-SweepPlan::SweepPlan(const SweepConfig& config, const StudyHooks& hooks) {
+SweepPlan::SweepPlan(const SweepConfig& config, const Message& message) {
   if (config.traces.empty())
     usage_error({"no traces", config.path, "", "traces = [\"FILE\"], or --trace FILE"});
-  for (const std::string& path : config.traces) add_trace(config, path, hooks);
-}
-
-void SweepPlan::add_trace(const SweepConfig& config, const std::string& path,
-                          const StudyHooks& hooks) {
-  try {
-    readers_.push_back(std::make_unique<TraceReader>(path));
-  } catch (const Error& error) {
-    const auto place = config.places.find(path);
-    if (place == config.places.end()) throw;  // named by --trace
-    rethrow_at(place->second, error);
+  for (const std::string& path : config.traces) {
+    try {
+      readers_.push_back(std::make_unique<TraceReader>(path));
+    } catch (const Error& error) {
+      const auto place = config.places.find(path);
+      if (place == config.places.end()) throw;  // named by --trace
+      rethrow_at(place->second, error);
+    }
+    for (const std::string& warning : readers_.back()->warnings())
+      if (message) message(warning);
+    for (const uint64_t seed : config.seeds)
+      add_job(config, *readers_.back(), seed, seed == config.seeds.front() ? message : nullptr);
   }
-  if (hooks.message)
-    for (const std::string& warning : readers_.back()->warnings()) hooks.message(warning);
-  for (const uint64_t seed : config.seeds) add_job(config, *readers_.back(), seed, hooks);
 }
 
 void SweepPlan::add_job(const SweepConfig& config, const TraceReader& reader, uint64_t seed,
-                        const StudyHooks& hooks) {
+                        const Message& message) {
   SweepJob job;
   job.reader = &reader;
   job.name = std::filesystem::path(reader.info().path).stem().string();
@@ -226,12 +192,13 @@ void SweepPlan::add_job(const SweepConfig& config, const TraceReader& reader, ui
   const Shapes shapes(reader, options);
   if (!options.wo_steps)
     options.wo_steps = default_wo_steps(reader.info(), reader.headers().front().value_dim);
-  check_records(reader, options,
-                jobs_.empty() || jobs_.back().reader != &reader ? hooks : StudyHooks{});
   nlohmann::ordered_json whole = job_description(job);
-  for (size_t r = 0; r < options.records.size(); ++r) {
-    whole["policies"].push_back(record_description(options.records[r], reader.info().path));
-    job.units.push_back({r, "", unit_cost(shapes, options, options.records[r])});
+  for (const Record& record : options.records) {
+    StudyOptions alone = options;
+    alone.records = {record};
+    plan_study(reader, std::move(alone), job.units.empty() ? message : nullptr);
+    whole["policies"].push_back(record_description(record, reader.info().path));
+    job.units.push_back(unit_of(shapes, options, record));
   }
   job.id = text_digest(whole.dump());
   const double flops = shapes.products(shapes.steps, shapes.key_dim + shapes.value_dim);
@@ -246,26 +213,40 @@ void SweepPlan::add_job(const SweepConfig& config, const TraceReader& reader, ui
 
 void SweepPlan::add_groups(size_t j, bool quantizing) {
   const SweepJob& job = jobs_[j];
-  SweepGroup group{j, {}, job.shared_seconds};
+  const SweepGroup none{j, {}, job.shared_seconds};
+  SweepGroup group = none;
   int64_t bytes = 0;
   for (size_t u = 0; u < job.units.size(); ++u) {
     const SweepUnit& unit = job.units[u];
-    if (quantizes(job.options.records[unit.record]) != quantizing) continue;
-    const double own = group.seconds - job.shared_seconds + unit.cost.seconds;
+    if (quantizes(job.options.records[u]) != quantizing) continue;
+    const double own = group.seconds - job.shared_seconds + unit.seconds;
     if (!group.units.empty() && (group.units.size() >= kLargestGroup || own > kLongestGroup ||
-                                 bytes + unit.cost.bytes > kMostResults)) {
-      groups_.push_back(std::exchange(group, {j, {}, job.shared_seconds}));
+                                 bytes + unit.bytes > kMostResults)) {
+      groups_.push_back(std::exchange(group, none));
       bytes = 0;
     }
     group.units.push_back(u);
-    group.seconds += unit.cost.seconds;
-    bytes += unit.cost.bytes;
+    group.seconds += unit.seconds;
+    bytes += unit.bytes;
   }
   if (!group.units.empty()) groups_.push_back(std::move(group));
 }
 
+/// The dearest groups first, each to the shard with the least to do.
 std::vector<SweepGroup> SweepPlan::groups(int64_t shard, int64_t shards) const {
-  return share_of(groups_, shard, shards);
+  std::vector<size_t> order(groups_.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::ranges::stable_sort(order, std::greater<>(), [&](size_t g) { return groups_[g].seconds; });
+  std::vector<double> load(shards, 0.0);
+  std::set<size_t> mine;
+  for (const size_t g : order) {
+    const auto least = std::ranges::min_element(load);
+    *least += groups_[g].seconds;
+    if (least - load.begin() == shard - 1) mine.insert(g);
+  }
+  std::vector<SweepGroup> chosen;
+  for (const size_t g : mine) chosen.push_back(groups_[g]);
+  return chosen;
 }
 
 int64_t SweepPlan::memory(const SweepGroup& group) const {
@@ -274,8 +255,8 @@ int64_t SweepPlan::memory(const SweepGroup& group) const {
   const SweepJob& job = jobs_[group.job];
   int64_t results = 0;
   int64_t all = 0;
-  for (const size_t unit : group.units) results += job.units[unit].cost.bytes;
-  for (const SweepUnit& unit : job.units) all += unit.cost.bytes;
+  for (const size_t unit : group.units) results += job.units[unit].bytes;
+  for (const SweepUnit& unit : job.units) all += unit.bytes;
   return kProgram + kPerThread * threads() +
          std::max(2 * tensor_bytes(*job.reader) + 2 * results, 2 * all);
 }

@@ -1,8 +1,6 @@
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <chrono>
-#include <ctime>
 #include <nlohmann/json.hpp>
 
 #include "analysis/formulas.hpp"
@@ -72,10 +70,6 @@ std::string some_of(const std::vector<std::string>& names) {
   return names.size() > kMost ? fmt::format("{}; and {} more", text, names.size() - kMost) : text;
 }
 
-std::string history_line(const std::string& command_line) {
-  return fmt::format("{:%Y-%m-%dT%H:%M:%SZ} {}", fmt::gmtime(std::time(nullptr)), command_line);
-}
-
 }  // namespace
 
 SweepRun::SweepRun(const SweepPlan& plan, std::string folder, int64_t shard, int64_t shards)
@@ -110,37 +104,14 @@ std::string SweepRun::target(const SweepJob& job) const {
   return (fs::path(folder_) / (job.name + part + ".nc")).string();
 }
 
-std::vector<size_t> SweepRun::jobs() const {
-  std::vector<size_t> jobs;
-  for (const SweepGroup& group : groups_)
-    if (!contains(jobs, group.job)) jobs.push_back(group.job);
-  std::ranges::sort(jobs);
+std::set<size_t> SweepRun::jobs() const {
+  std::set<size_t> jobs;
+  for (const SweepGroup& group : groups_) jobs.insert(group.job);
   return jobs;
-}
-
-std::vector<size_t> SweepRun::units_of(size_t job) const {
-  std::vector<size_t> units;
-  for (const SweepGroup& group : groups_)
-    if (group.job == job) units.insert(units.end(), group.units.begin(), group.units.end());
-  std::ranges::sort(units);
-  return units;
-}
-
-size_t SweepRun::units() const {
-  size_t count = 0;
-  for (const SweepGroup& group : groups_) count += group.units.size();
-  return count;
 }
 
 bool SweepRun::is_there(const SweepGroup& group, size_t unit) const {
   return complete_.contains(group.job) || has_unit(plan_.jobs()[group.job].units[unit].key);
-}
-
-std::vector<size_t> SweepRun::missing(const SweepGroup& group) const {
-  std::vector<size_t> units;
-  for (const size_t unit : group.units)
-    if (!is_there(group, unit)) units.push_back(unit);
-  return units;
 }
 
 std::string SweepRun::sweep_attribute(const SweepJob& job) const {
@@ -166,27 +137,29 @@ void SweepRun::prepare(bool overwrite, const std::vector<std::string>& inputs) c
 
 void SweepRun::run(Backend& backend, const std::string& command_line, const SweepHooks& hooks) {
   SweepProgress progress;
-  std::vector<std::vector<size_t>> todo;
+  std::vector<double> todo;  // units of each group that are missing
   for (const SweepGroup& group : groups_) {
-    todo.push_back(missing(group));
-    progress.all_units += todo.back().size();
-    if (!todo.back().empty()) progress.all_cost += group.seconds;
+    todo.push_back(static_cast<double>(
+        std::ranges::count_if(group.units, [&](size_t unit) { return !is_there(group, unit); })));
+    progress.all_units += static_cast<size_t>(todo.back());
+    if (todo.back() > 0) progress.all_cost += group.seconds;
   }
   for (size_t g = 0; g < groups_.size(); ++g) {
-    if (todo[g].empty()) continue;
-    const SweepGroup& group = groups_[g];
+    if (todo[g] == 0) continue;
     const SweepProgress before = progress;
+    progress.what = plan_.jobs()[groups_[g].job].name;
+    const auto advance = [&](double done) {
+      progress.units = before.units + done * todo[g];
+      progress.cost = before.cost + done * groups_[g].seconds;
+    };
     work(
-        group, backend,
+        groups_[g], backend,
         [&](double done) {
-      progress.units = before.units + done * static_cast<double>(todo[g].size());
-      progress.cost = before.cost + done * group.seconds;
-      progress.what = plan_.jobs()[group.job].name;
+      advance(done);
       if (hooks.progress) hooks.progress(progress);
         },
         hooks);
-    progress.units = before.units + static_cast<double>(todo[g].size());
-    progress.cost = before.cost + group.seconds;
+    advance(1);
   }
   for (const size_t job : jobs()) {
     const bool done = complete_.contains(job);
@@ -209,9 +182,12 @@ void SweepRun::work(const SweepGroup& group, Backend& backend,
     if (hooks.message) hooks.message(job.name + ": " + line);
   Study study(*job.reader, std::move(options), std::move(said));
   const Dataset results = study.run(backend);
-  for (int64_t i = 0; i < std::ssize(group.units); ++i) {
-    const std::string& key = job.units[group.units[i]].key;
-    if (!has_unit(key)) write_results(one_policy(results, i), unit_path(key));
+  for (const size_t unit : group.units) {
+    const std::string& key = job.units[unit].key;
+    if (has_unit(key)) continue;
+    ResultsJoin one({job.options.records[unit].canonical()});
+    one.add(results, key, true);
+    write_results(one.finish(), unit_path(key));
   }
 }
 
@@ -220,9 +196,11 @@ void SweepRun::write_target(size_t number, Backend& backend,
   const SweepJob& job = plan_.jobs()[number];
   StudyOptions options = job.options;
   options.command_line = command_line;
+  std::set<size_t> units;
+  for (const SweepGroup& group : groups_)
+    if (group.job == number) units.insert(group.units.begin(), group.units.end());
   std::vector<Record> records;
   std::vector<std::string> names;
-  const std::vector<size_t> units = units_of(number);
   for (const size_t unit : units) {
     records.push_back(options.records[unit]);
     names.push_back(records.back().canonical());

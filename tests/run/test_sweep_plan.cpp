@@ -20,10 +20,10 @@ class Sweeps : SynthFolder {
     std::string text = "traces = [\"" + (folder / "t.h5") + "\"]\nbudgets = [0.2, 0.5]\n" +
                        options + "\n";
     for (const std::string& policy : policies) text += "[[policy]]\n" + policy + "\n";
-    return {parse_sweep_config(text, "s.toml"), StudyHooks()};
+    return SweepPlan(parse_sweep_config(text, "s.toml"));
   }
   double seconds(const std::string& policy) const {
-    return plan({policy}).jobs().front().units.front().cost.seconds;
+    return plan({policy}).jobs().front().units.front().seconds;
   }
   std::string key(const std::string& policy, const std::string& options = "") const {
     return plan({policy}, options).jobs().front().units.front().key;
@@ -50,7 +50,7 @@ TEST_CASE("per head and with kept sets results are larger, and memory is", "[swe
   const Sweeps sweeps;
   const auto size = [&](const std::string& options) {
     const SweepPlan plan = sweeps.plan({kSnapkv}, options);
-    return std::pair(plan.jobs().front().units.front().cost.bytes,
+    return std::pair(plan.jobs().front().units.front().bytes,
                      plan.memory(plan.groups(1, 1).front()));
   };
   const auto [bytes, memory] = size("");

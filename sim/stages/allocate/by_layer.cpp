@@ -268,12 +268,8 @@ struct D2o : Allocate {
     std::vector<double> weights;
     for (const AllocationLayer& layer : request.layers)
       weights.push_back(std::exp(-layer.scored->statistic.at(0)));
-    const auto layers = std::ssize(weights);
-    const auto shares = apportion(layers * request.budget, weights, request.entries);
-    Table<int64_t> b(layers, request.owners);
-    for (int64_t l = 0; l < layers; ++l)
-      for (int64_t& entry : b.row(l)) entry = shares[l];
-    return b;
+    const auto total = std::ssize(weights) * request.budget;
+    return same_for_owners(request, apportion(total, weights, request.entries));
   }
 };
 
@@ -346,9 +342,7 @@ struct Cake : Allocate {
   }
   Table<int64_t> budgets(const AllocationRequest& request) const override {
     const int64_t m = request.window;
-    const auto layers = std::ssize(request.layers);
-    Table<int64_t> b(layers, request.owners, request.budget);
-    if (request.budget <= m) return b;
+    if (request.budget <= m) return by_layer(request, [&](int) { return request.budget; });
     std::vector<double> preference;
     for (const AllocationLayer& layer : request.layers) {
       const std::vector<double>& seen = layer.scored->statistic;
@@ -356,10 +350,10 @@ struct Cake : Allocate {
           std::pow(std::max(0.0, seen.at(0)), 1 / request.settings->real(cake_tau1)) *
           std::pow(seen.at(1), 1 / request.settings->real(cake_tau2)));
     }
-    const auto shares = apportion(layers * (request.budget - m), preference, request.entries - m);
-    for (int64_t l = 0; l < layers; ++l)
-      for (int64_t& entry : b.row(l)) entry = m + shares[l];
-    return b;
+    const auto total = std::ssize(request.layers) * (request.budget - m);
+    std::vector<int64_t> shares = apportion(total, preference, request.entries - m);
+    for (int64_t& share : shares) share += m;
+    return same_for_owners(request, shares);
   }
 };
 const Register<Allocate, Uniform, Everything, Pyramid, PyramidKvpress, Cosine, D2o, Cake>

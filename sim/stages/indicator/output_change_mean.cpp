@@ -3,7 +3,25 @@
 namespace kvsim::stages::indicator::output_change_mean {
 namespace {
 
-constexpr int64_t kValueRows = 128;  // whose values are read at a time
+/// visit(place among the candidates, v_i), some values at a time.
+template <class Visit>
+void for_each_value(const LayerWork& work, int kv_head, Range candidates, const Visit& visit) {
+  constexpr int64_t kRows = 256;
+  Table<float> values(std::min(kRows, candidates.size()), work.value_dim());
+  for (int64_t first = candidates.begin; first < candidates.end; first += kRows) {
+    const int64_t last = std::min(candidates.end, first + kRows);
+    work.trace().v.read(kv_head, first, last, values.data());
+    for (int64_t i = first; i < last; ++i) visit(i - candidates.begin, values.row(i - first));
+  }
+}
+
+/// output += sum of share_i v_i.
+void add_values(const LayerWork& work, int kv_head, Range candidates, std::span<const double> share,
+                std::span<double> output) {
+  for_each_value(work, kv_head, candidates, [&](size_t at, std::span<const float> v) {
+    for (size_t c = 0; c < v.size(); ++c) output[c] += share[at] * static_cast<double>(v[c]);
+  });
+}
 
 /// (output - v) G (output - v)^T.
 double square_of_gap(std::span<const double> output, std::span<const float> v,
@@ -37,7 +55,7 @@ struct MeanRows : AggregatedRows {
     std::vector<double> own(rows.size());
     parallel_for(std::ssize(rows), [&](int64_t head) {
       const auto output = outputs.row(head), turn = turned.row(head);
-      add_values(kv_head, candidates, rows[head], output);
+      add_values(work_, kv_head, candidates, rows[head], output);
       for (int64_t r = 0; r < dv; ++r)
         for (int64_t c = 0; c < dv; ++c)
           turned(head, c) += outputs(head, r) * metrics_[head]->gram(r, c);
@@ -53,21 +71,6 @@ struct MeanRows : AggregatedRows {
   }
 
  private:
-  /// output += sum of share_i v_i.
-  void add_values(int kv_head, Range candidates, std::span<const double> share,
-                  std::span<double> output) const {
-    std::vector<float> values(static_cast<size_t>(kValueRows) * output.size());
-    for (int64_t first = candidates.begin; first < candidates.end; first += kValueRows) {
-      const int64_t last = std::min(candidates.end, first + kValueRows);
-      work_.trace().v.read(kv_head, first, last, values.data());
-      for (int64_t i = first; i < last; ++i) {
-        const double x = share[i - candidates.begin];
-        const float* const v = values.data() + (i - first) * std::ssize(output);
-        for (size_t c = 0; c < output.size(); ++c) output[c] += x * static_cast<double>(v[c]);
-      }
-    }
-  }
-
   /// row: from attention to scores. `own`: output G output^T; `products`: output G v_i^T.
   void score(int kv_head, const OutputMetric& metric, std::span<const double> output, double own,
              Range candidates, std::span<const double> products, std::span<double> row) const {
@@ -101,8 +104,6 @@ struct OutputChangeMean : RowIndicator, AggregatesFirst {
   }
 };
 
-constexpr int64_t kWidenedValues = 256;  // that are widened at a time
-
 /// Attention is aggregated first; the error of the head's output follows from its shares.
 struct ValueChangeRows : AggregatedRows {
   explicit ValueChangeRows(LayerWork& work) : work_(work) {}
@@ -117,10 +118,8 @@ struct ValueChangeRows : AggregatedRows {
       for (const double a : share) sum += a;
       for (double& a : share) a = sum > 0 ? a / sum : 0;
       std::vector<double> output(work_.value_dim(), 0.0);
-      for_each_value(kv_head, candidates, [&](size_t at, std::span<const float> v) {
-        for (size_t c = 0; c < v.size(); ++c) output[c] += share[at] * static_cast<double>(v[c]);
-      });
-      for_each_value(kv_head, candidates, [&](size_t at, std::span<const float> v) {
+      add_values(work_, kv_head, candidates, share, output);
+      for_each_value(work_, kv_head, candidates, [&](size_t at, std::span<const float> v) {
         double squares = 0;
         for (size_t c = 0; c < v.size(); ++c) {
           const double gap = output[c] - static_cast<double>(v[c]);
@@ -133,17 +132,6 @@ struct ValueChangeRows : AggregatedRows {
   }
 
  private:
-  /// visit(place among the candidates, v_i).
-  template <class Visit>
-  void for_each_value(int kv_head, Range candidates, const Visit& visit) const {
-    Table<float> values(std::min(kWidenedValues, candidates.size()), work_.value_dim());
-    for (int64_t first = candidates.begin; first < candidates.end; first += kWidenedValues) {
-      const int64_t last = std::min(candidates.end, first + kWidenedValues);
-      work_.trace().v.read(kv_head, first, last, values.data());
-      for (int64_t i = first; i < last; ++i) visit(i - candidates.begin, values.row(i - first));
-    }
-  }
-
   LayerWork& work_;
 };
 

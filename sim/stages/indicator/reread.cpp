@@ -118,6 +118,87 @@ const Register<Indicator, Reread> registered;
 }  // namespace
 }  // namespace kvsim::stages::indicator::reread
 
+namespace kvsim::stages::indicator {
+namespace {
+
+/// Rows of queries that attend to the whole prompt, later entries included.
+struct WholePromptRows : StoredRows {
+  WholePromptRows(LayerWork& work, Range candidates) : StoredRows(candidates), work_(work) {}
+
+ protected:
+  /// Keys of the block's KV head are read before any query is made.
+  void read_keys(const AttentionBlock& block) {
+    if (block.kv_head != kv_head_) keys_ = work_.keys(block.kv_head);
+    kv_head_ = block.kv_head;
+  }
+  /// Attention [heads * rows][n] of queries [heads * rows][d] of a block; their log-sum-exp too,
+  /// where there is room for it.
+  const float* attend(const AttentionBlock& block, const Table<float>& queries,
+                      double* log_sum_exp = nullptr) {
+    SlotRows rows;
+    rows.heads = block.heads;
+    rows.rows = block.rows;
+    rows.queries = queries.data();
+    rows.segments = {{keys_.data(), nullptr, keys_.rows()}};
+    rows.sinks = sinks_from(work_.trace(), block.kv_head * block.heads);
+    rows.attention = attention_.reserve(queries.rows() * keys_.rows());
+    rows.log_sum_exp = log_sum_exp;
+    work_.backend().attend(work_.trace(), {&rows, 1});
+    stored_.reserve(queries.rows() * candidates_.size());
+    return rows.attention;
+  }
+
+  LayerWork& work_;
+  Table<float> keys_;  ///< [n][d] of the KV head at work
+
+ private:
+  int kv_head_ = -1;
+  Buffer<float> attention_;  // [heads][rows][n]
+};
+
+}  // namespace
+}  // namespace kvsim::stages::indicator
+
+namespace kvsim::stages::indicator::unmasked_attention {
+namespace {
+
+/// Attention of a query to the whole prompt and nothing else.
+struct UnmaskedRows : WholePromptRows {
+  using WholePromptRows::WholePromptRows;
+
+  void start(const AttentionBlock& block) override {
+    read_keys(block);
+    const std::vector<int64_t> stored = stored_queries(work_, block.positions, true);
+    Table<float> queries(block.heads * block.rows, keys_.columns());
+    for (int x = 0; x < block.heads; ++x)
+      for (int64_t r = 0; r < block.rows; ++r)
+        work_.trace().q.read(block.kv_head * block.heads + x, stored[r], stored[r] + 1,
+                             queries.row(x * block.rows + r).data());
+    const float* const attention = attend(block, queries);
+    parallel_for(queries.rows(), [&](int64_t index) {
+      const float* const from = attention + index * keys_.rows() + candidates_.begin;
+      double* const to = stored_.data() + index * candidates_.size();
+      for (int64_t c = 0; c < candidates_.size(); ++c) to[c] = static_cast<double>(from[c]);
+    });
+  }
+};
+
+struct UnmaskedAttention : RowIndicator {
+  UnmaskedAttention()
+      : RowIndicator({"indicator", "unmasked-attention",
+                      "attention of the query to the whole prompt, entries after it included",
+                      "Attention Matching repository"},
+                     {.sees_all = true, .probes = Probes::refused, .cost = 1}) {}
+  std::unique_ptr<IndicatorRows> rows(LayerWork& work, const Settings&,
+                                      const Segment& segment) const override {
+    return std::make_unique<UnmaskedRows>(work, segment.candidates);
+  }
+};
+const Register<Indicator, UnmaskedAttention> registered;
+
+}  // namespace
+}  // namespace kvsim::stages::indicator::unmasked_attention
+
 namespace kvsim::stages::indicator::rehearsal {
 namespace {
 
@@ -133,31 +214,19 @@ const Declare rehearsal_norm("rehearsal_norm", "none | projected", "none",
 /// stands at n + j mod H and sees the prompt's keys from there, and beside them, as near as they
 /// were, the keys of its own piece up to itself. A probe's tokens move in the same way: token t of
 /// a part, which stood at n + t, to n + t mod H.
-struct RehearsalRows : StoredRows {
+struct RehearsalRows : WholePromptRows {
   RehearsalRows(LayerWork& work, Range candidates, const Settings& settings)
-      : StoredRows(candidates), work_(work), steps_(settings.count(rehearsal_steps)) {
+      : WholePromptRows(work, candidates), steps_(settings.count(rehearsal_steps)) {
     if (settings.word<RehearsalNorm>(rehearsal_norm) == RehearsalNorm::projected)
       norms_ = &work.projected_norms(Norm::l2);
   }
 
   void start(const AttentionBlock& block) override {
-    if (block.kv_head != kv_head_) keys_ = work_.keys(block.kv_head);
-    kv_head_ = block.kv_head;
-    const int64_t columns = keys_.rows(), count = block.heads * block.rows;
-    const Table<float> queries = moved_queries(block);
-    SlotRows moved;
-    moved.heads = block.heads;
-    moved.rows = block.rows;
-    moved.queries = queries.data();
-    moved.segments = {{keys_.data(), nullptr, columns}};
-    moved.sinks = sinks_from(work_.trace(), block.kv_head * block.heads);
-    moved.attention = attention_.reserve(count * columns);
-    std::vector<double> log_sum_exp(count);
-    moved.log_sum_exp = log_sum_exp.data();
-    work_.backend().attend(work_.trace(), {&moved, 1});
-    stored_.reserve(count * candidates_.size());
-    parallel_for(count, [&](int64_t index) {
-      share(block, index, moved.attention + index * columns, log_sum_exp[index]);
+    read_keys(block);
+    std::vector<double> log_sum_exp(block.heads * block.rows);
+    const float* const attention = attend(block, moved_queries(block), log_sum_exp.data());
+    parallel_for(std::ssize(log_sum_exp), [&](int64_t index) {
+      share(block, index, attention + index * keys_.rows(), log_sum_exp[index]);
     });
   }
 
@@ -219,12 +288,8 @@ struct RehearsalRows : StoredRows {
     }
   }
 
-  LayerWork& work_;
   int64_t steps_;                        // H
   const Table<float>* norms_ = nullptr;  // [Hq][n]
-  int kv_head_ = -1;
-  Table<float> keys_;        // [n][d] of that KV head
-  Buffer<float> attention_;  // [heads][rows][n] of moved queries
 };
 
 struct Rehearsal : RowIndicator {
