@@ -140,18 +140,12 @@ class Series {
 
 /// Takes out the steps that no setting measured.
 void drop_undefined(std::vector<SettingSeries>& settings) {
-  for (size_t trace = 0; trace < settings.front().size(); ++trace) {
-    std::vector<size_t> kept;
-    for (size_t t = 0; t < settings.front()[trace].size(); ++t)
-      if (std::ranges::any_of(settings,
-                              [&](const SettingSeries& one) { return !std::isnan(one[trace][t]); }))
-        kept.push_back(t);
-    for (SettingSeries& one : settings) {
-      std::vector<double> steps;
-      for (const size_t t : kept) steps.push_back(one[trace][t]);
-      one[trace] = std::move(steps);
+  for (size_t trace = 0; trace < settings.front().size(); ++trace)
+    for (int64_t t = std::ssize(settings.front()[trace]); t-- > 0;) {
+      const auto undefined = [&](const SettingSeries& one) { return std::isnan(one[trace][t]); };
+      if (!std::ranges::all_of(settings, undefined)) continue;
+      for (SettingSeries& one : settings) one[trace].erase(one[trace].begin() + t);
     }
-  }
 }
 
 /// Is there any difference that is more than rounding?

@@ -76,43 +76,31 @@ struct NoUnion : Union {
 
 /// One number of the heads' scores of an entry.
 struct Fold : Union {
-  using Union::Union;
-  virtual double of(const std::vector<double>& heads) const = 0;
+  using Of = double (*)(const std::vector<double>& heads);
+  Fold(const char* name, const char* meaning, const char* source, Of of)
+      : Union({"union", name, meaning, source, "union_layers"}), of_(of) {}
   void apply(Range candidates, Table<double>& scores) const override {
     std::vector<double> heads(scores.rows());
     for (int64_t i = candidates.begin; i < candidates.end; ++i) {
       for (int64_t owner = 0; owner < std::ssize(heads); ++owner) heads[owner] = scores(owner, i);
-      const double one = of(heads);
+      const double one = of_(heads);
       for (int64_t owner = 0; owner < scores.rows(); ++owner) scores(owner, i) = one;
     }
   }
+
+ private:
+  Of of_;
 };
 
-struct Mean : Fold {
-  Mean()
-      : Fold({"union", "mean", "by the mean over heads", "OpenVINO; KVCompose", "union_layers"}) {}
-  double of(const std::vector<double>& heads) const override {
-    return std::accumulate(heads.begin(), heads.end(), 0.0) / static_cast<double>(heads.size());
-  }
-};
-
-struct Max : Fold {
-  Max() : Fold({"union", "max", "by the largest over heads", "kvsim", "union_layers"}) {}
-  double of(const std::vector<double>& heads) const override {
-    return *std::ranges::max_element(heads);
-  }
-};
-
-struct RootMeanSquare : Fold {
-  RootMeanSquare()
-      : Fold({"union", "root-mean-square", "by the root of the mean square over heads", "kvsim",
-              "union_layers"}) {}
-  double of(const std::vector<double>& heads) const override {
-    double squares = 0;
-    for (const double s : heads) squares += s * s;
-    return std::sqrt(squares / static_cast<double>(heads.size()));
-  }
-};
+double mean_of(const std::vector<double>& heads) {
+  return std::accumulate(heads.begin(), heads.end(), 0.0) / static_cast<double>(heads.size());
+}
+double largest_of(const std::vector<double>& heads) { return *std::ranges::max_element(heads); }
+double root_mean_square_of(const std::vector<double>& heads) {
+  double squares = 0;
+  for (const double s : heads) squares += s * s;
+  return std::sqrt(squares / static_cast<double>(heads.size()));
+}
 
 /// The union of what heads choose: their best entries, then their second best ones, ...
 struct BestRank : Union {
@@ -136,7 +124,15 @@ struct BestRank : Union {
       std::ranges::copy(best, scores.row(owner).begin() + candidates.begin);
   }
 };
-const Register<Union, NoUnion, Mean, Max, RootMeanSquare, BestRank> registered;
+const Register<Union, NoUnion, BestRank> registered;
+const bool folds_registered = [] {
+  const auto add = [](auto... of) { Kinds<Union>::add(std::make_unique<Fold>(of...)); };
+  add("mean", "by the mean over heads", "OpenVINO; KVCompose", mean_of);
+  add("max", "by the largest over heads", "kvsim", largest_of);
+  add("root-mean-square", "by the root of the mean square over heads", "kvsim",
+      root_mean_square_of);
+  return true;
+}();
 
 }  // namespace
 }  // namespace kvsim::stages::shape::shape

@@ -162,46 +162,44 @@ int64_t window_width(const Settings& settings, const PositionDrift& drift) {
 }
 
 struct AdaptiveWindow : Smooth {
-  AdaptiveWindow()
-      : Smooth({"smooth", "aws", "window as wide and as shifted as the best entries' drift asks",
-                "ReST-KV Eq. 10-13", "aws_beta aws_min"}) {}
-  Drift drift() const override { return Drift::indicator; }
+  using Shift = int64_t (*)(const PositionDrift&, const Decimal& beta);
+  AdaptiveWindow(const char* name, const char* meaning, const char* source, Drift drift,
+                 Shift shift)
+      : Smooth({"smooth", name, meaning, source, "aws_beta aws_min"}), drift_(drift),
+        shift_(shift) {}
+  Drift drift() const override { return drift_; }
   void apply(const Settings& settings, const PositionDrift& drift, std::span<const double> in,
              std::span<double> out) const override {
-    const int64_t steps = drift.floor_over(settings.decimal(aws_beta));
-    const int64_t shift = drift.sign() < 0 ? steps + 1 : steps;
-    shifted_mean(window_width(settings, drift), shift, in, out);
+    shifted_mean(window_width(settings, drift), shift_(drift, settings.decimal(aws_beta)), in, out);
   }
+
+ private:
+  Drift drift_;
+  Shift shift_;
 };
 
-struct AdaptiveWindowPrinted : Smooth {
-  AdaptiveWindowPrinted()
-      : Smooth({"smooth", "aws-printed",
-                "`aws` with the shift of Eq. 12 as printed, forward where entries drift back",
-                "ReST-KV Eq. 12", "aws_beta aws_min"}) {}
-  Drift drift() const override { return Drift::indicator; }
-  void apply(const Settings& settings, const PositionDrift& drift, std::span<const double> in,
-             std::span<double> out) const override {
-    const int64_t steps = drift.floor_size_over(settings.decimal(aws_beta));
-    shifted_mean(window_width(settings, drift), drift.sign() > 0 ? steps : steps + 1, in, out);
-  }
-};
-
-struct AdaptiveWindowCode : Smooth {
-  AdaptiveWindowCode()
-      : Smooth({"smooth", "aws-code",
-                "`aws` with the published code's choices (drift of the attention, shift 1 without "
-                "drift)",
-                "ReST-KV code", "aws_beta aws_min"}) {}
-  Drift drift() const override { return Drift::attention; }
-  void apply(const Settings& settings, const PositionDrift& drift, std::span<const double> in,
-             std::span<double> out) const override {
-    const int64_t steps = drift.floor_over(settings.decimal(aws_beta));
-    shifted_mean(window_width(settings, drift), drift.sign() > 0 ? steps : steps + 1, in, out);
-  }
-};
-const Register<Smooth, NoSmoothing, Average, AverageReplicate, AverageRenormalized, MaxPooling,
-               AdaptiveWindow, AdaptiveWindowPrinted, AdaptiveWindowCode>
+const bool windows_registered = [] {
+  const auto add = [](const char* name, const char* meaning, const char* source, Drift drift,
+                      AdaptiveWindow::Shift shift) {
+    Kinds<Smooth>::add(std::make_unique<AdaptiveWindow>(name, meaning, source, drift, shift));
+  };
+  add("aws", "window as wide and as shifted as the best entries' drift asks", "ReST-KV Eq. 10-13",
+      Drift::indicator, [](const PositionDrift& drift, const Decimal& beta) {
+        return drift.floor_over(beta) + (drift.sign() < 0 ? 1 : 0);
+      });
+  add("aws-printed", "`aws` with the shift of Eq. 12 as printed, forward where entries drift back",
+      "ReST-KV Eq. 12", Drift::indicator, [](const PositionDrift& drift, const Decimal& beta) {
+        return drift.floor_size_over(beta) + (drift.sign() > 0 ? 0 : 1);
+      });
+  add("aws-code",
+      "`aws` with the published code's choices (drift of the attention, shift 1 without "
+      "drift)",
+      "ReST-KV code", Drift::attention, [](const PositionDrift& drift, const Decimal& beta) {
+        return drift.floor_over(beta) + (drift.sign() > 0 ? 0 : 1);
+      });
+  return true;
+}();
+const Register<Smooth, NoSmoothing, Average, AverageReplicate, AverageRenormalized, MaxPooling>
     registered;
 
 }  // namespace

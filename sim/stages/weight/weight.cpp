@@ -93,13 +93,6 @@ struct NormWeight : Weight {
   }
 };
 
-struct ValueL1 : NormWeight<false, Norm::l1> {
-  ValueL1() : NormWeight({"weight", "value-l1", "||v_i||_1", "VATP", "weight_epsilon"}) {}
-};
-struct ValueL2 : NormWeight<false, Norm::l2> {
-  ValueL2()
-      : NormWeight({"weight", "value-l2", "||v_i||_2", "ReST-KV Table 12", "weight_epsilon"}) {}
-};
 /// One number for all entries of an owner: those of others are compared with it.
 struct ValueL1Max : NormWeight<false, Norm::l1> {
   ValueL1Max()
@@ -113,17 +106,21 @@ struct ValueL1Max : NormWeight<false, Norm::l1> {
     }
   }
 };
-struct ProjectedL1 : NormWeight<true, Norm::l1> {
-  ProjectedL1()
-      : NormWeight({"weight", "projected-l1", "mean over the group of ||v_i W^h||_1",
-                    "CriticalKV; DefensiveKV 2", "weight_epsilon"}) {}
-};
-struct ProjectedL2 : NormWeight<true, Norm::l2> {
-  ProjectedL2()
-      : NormWeight({"weight", "projected-l2", "mean over the group of ||v_i W^h||_2", "kvsim",
-                    "weight_epsilon"}) {}
-};
-const Register<Weight, NoWeight, ValueL1, ValueL2, ValueL1Max, ProjectedL1, ProjectedL2> registered;
+const Register<Weight, NoWeight, ValueL1Max> registered;
+
+template <bool kProjected, Norm kNorm>
+void add(const char* name, const char* meaning, const char* source) {
+  Kinds<Weight>::add(std::make_unique<NormWeight<kProjected, kNorm>>(
+      KindInfo{"weight", name, meaning, source, "weight_epsilon"}));
+}
+const bool norms_registered = [] {
+  add<false, Norm::l1>("value-l1", "||v_i||_1", "VATP");
+  add<false, Norm::l2>("value-l2", "||v_i||_2", "ReST-KV Table 12");
+  add<true, Norm::l1>("projected-l1", "mean over the group of ||v_i W^h||_1",
+                      "CriticalKV; DefensiveKV 2");
+  add<true, Norm::l2>("projected-l2", "mean over the group of ||v_i W^h||_2", "kvsim");
+  return true;
+}();
 
 }  // namespace
 }  // namespace kvsim::stages::weight::weight
