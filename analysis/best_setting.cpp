@@ -19,8 +19,7 @@ class Resamples {
       series_.push_back(units_ == Units::traces ? values : setting.front());
       if (units_ == Units::steps) block_ = std::max(block_, block_length(series_.back()));
     }
-    all_.resize(series_.front().size());
-    std::iota(all_.begin(), all_.end(), int64_t{0});
+    all_ = ascending<int64_t>(std::ssize(series_.front()));
   }
 
   double value(size_t setting) const { return value(setting, all_); }

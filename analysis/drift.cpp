@@ -11,11 +11,8 @@ BestDrift::BestDrift(std::vector<int64_t> best, int query_heads, int64_t rows)
       sum_(best_.size(), Table<int64_t>(query_heads, rows)) {}
 
 void BestDrift::add(int query_head, int64_t row, std::span<const double> values) {
-  std::vector<uint32_t> order(values.size());
-  std::iota(order.begin(), order.end(), 0u);
-  std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) {
-    return values[a] != values[b] ? values[a] > values[b] : a > b;
-  });
+  auto order = ascending<uint32_t>(std::ssize(values));
+  std::ranges::sort(order, best_first(values));
   for (size_t b = 0; b < best_.size(); ++b) {
     const int64_t count = std::clamp<int64_t>(best_[b], 0, std::ssize(order));
     count_[b](query_head, row) = count;

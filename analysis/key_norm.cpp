@@ -44,9 +44,7 @@ std::vector<double> key_norms(const LayerTrace& layer, int kv_head) {
 }
 
 double norm_with_position(std::span<const double> norms) {
-  std::vector<double> positions(norms.size());
-  std::iota(positions.begin(), positions.end(), 0.0);
-  return spearman(norms, positions);
+  return spearman(norms, ascending<double>(std::ssize(norms)));
 }
 
 namespace {

@@ -22,9 +22,7 @@ void LateImportance::add(const AttentionBlock& block, int64_t) {
     for (int64_t r = 0; r < block.rows; ++r) {
       const float* row = block.attention_row(static_cast<int>(x), r);
       std::iota(order.begin(), order.end(), 0u);
-      std::nth_element(
-          order.begin(), order.begin() + (top_ - 1), order.end(),
-          [row](uint32_t a, uint32_t b) { return row[a] != row[b] ? row[a] > row[b] : a > b; });
+      std::nth_element(order.begin(), order.begin() + (top_ - 1), order.end(), best_first(row));
       const std::span best(order.data(), top_);
       for (const uint32_t i : best) ever_(head, i) = 1;
       for (size_t o = 0; o < outcomes_.size(); ++o) {

@@ -49,14 +49,12 @@ double within_windows(const Eigen::MatrixXd& gram, const std::vector<int64_t>& o
 Locality::Locality(int query_heads, int64_t entries, int64_t steps, uint64_t seed)
     : entries_(entries), used_(steps < kFewestSteps ? 0 : steps / kWindow * kWindow),
       results_(query_heads, {kUndefined, kUndefined, kUndefined}) {
-  std::vector<int64_t> order(used_);
-  std::iota(order.begin(), order.end(), int64_t{0});
-  orders_.push_back(order);
+  orders_.push_back(ascending<int64_t>(used_));
   for (uint64_t a = 0; a < kOrders; ++a) {
     const auto draw = [&](int64_t step) {
       return uniform(seed, a, static_cast<uint64_t>(step), 0);
     };
-    std::iota(order.begin(), order.end(), int64_t{0});
+    auto order = ascending<int64_t>(used_);
     std::stable_sort(order.begin(), order.end(),
                      [&](int64_t x, int64_t y) { return draw(x) < draw(y); });
     orders_.push_back(order);

@@ -34,13 +34,6 @@ std::vector<Item> by_place(std::vector<Item> items, Info info) {
   return items;
 }
 
-template <class T>
-std::vector<T> counting(int64_t count) {
-  std::vector<T> values(count);
-  std::iota(values.begin(), values.end(), T{0});
-  return values;
-}
-
 /// of(item) of each.
 template <class Items, class Of>
 auto each(const Items& items, Of of) {
@@ -63,13 +56,13 @@ VariableValues budget_labels(const RunShape& run) {
 VariableValues layers(const RunShape& run) {
   return std::vector<int32_t>(run.options.layers.begin(), run.options.layers.end());
 }
-VariableValues heads(const RunShape& run) { return counting<int32_t>(run.info.num_query_heads); }
-VariableValues kv_heads(const RunShape& run) { return counting<int32_t>(run.info.num_kv_heads); }
+VariableValues heads(const RunShape& run) { return ascending<int32_t>(run.info.num_query_heads); }
+VariableValues kv_heads(const RunShape& run) { return ascending<int32_t>(run.info.num_kv_heads); }
 VariableValues steps(const RunShape& run) {
   const auto later = run.info.later_queries();
   return std::vector<int64_t>(later.begin(), later.end());
 }
-VariableValues positions(const RunShape& run) { return counting<int64_t>(run.info.prompt_len); }
+VariableValues positions(const RunShape& run) { return ascending<int64_t>(run.info.prompt_len); }
 VariableValues spans(const RunShape& run) { return each(run.spans, &SpanTokens::name); }
 /// A complement of the whole prompt has no tokens: it begins and ends at 0.
 VariableValues span_begins(const RunShape& run) {

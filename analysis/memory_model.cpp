@@ -48,10 +48,8 @@ double side_bytes(const LayerWork& work, const KeptSets& sets, const Settings& s
 /// Every entry, where nothing leaves.
 std::optional<KeptSets> all_entries(const LayerWork& work, const Settings& settings) {
   if (chosen<Schedule>(settings).evicts()) return std::nullopt;
-  std::vector<uint32_t> all(work.entries());
-  std::iota(all.begin(), all.end(), 0u);
   KeptSets sets;
-  sets.owners.assign(work.kv_heads(), all);
+  sets.owners.assign(work.kv_heads(), ascending<uint32_t>(work.entries()));
   return sets;
 }
 

@@ -18,12 +18,9 @@ void add_best_set(const Table<float>& gain, std::span<const double> mu, int64_t 
     const double weight = mu[t];
     for (size_t i = 0; i < score.size(); ++i) score[i] += weight * static_cast<double>(row[i]);
   }
-  std::vector<uint32_t> order(score.size());
-  std::iota(order.begin(), order.end(), 0u);
+  auto order = ascending<uint32_t>(std::ssize(score));
   const auto best = order.begin() + std::min(budget, entries);
-  std::nth_element(order.begin(), best, order.end(), [&](uint32_t a, uint32_t b) {
-    return score[a] != score[b] ? score[a] > score[b] : a > b;
-  });
+  std::nth_element(order.begin(), best, order.end(), best_first(score));
   std::sort(order.begin(), best);
   for (int64_t t = 0; t < gain.rows(); ++t) {
     const auto row = gain.row(t);

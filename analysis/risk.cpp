@@ -153,9 +153,7 @@ VariableValues samples(const RunShape& run) {
   const Settings settings = Record::parse(kEstimators[0].record).settings;
   const int64_t window = chosen<Queries>(settings).window(settings, 0, run.info.prompt_len);
   const int64_t candidates = run.info.num_kv_heads * (run.info.prompt_len - window);
-  std::vector<int64_t> numbers(std::clamp<int64_t>(candidates, 1, kSamples));
-  std::iota(numbers.begin(), numbers.end(), int64_t{0});
-  return numbers;
+  return ascending<int64_t>(std::clamp<int64_t>(candidates, 1, kSamples));
 }
 
 const DeclareMeasure measure(

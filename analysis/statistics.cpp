@@ -157,8 +157,7 @@ double percentile(std::span<const double> values, double p) {
 }
 
 std::vector<double> average_ranks(std::span<const double> values) {
-  std::vector<size_t> order(values.size());
-  std::iota(order.begin(), order.end(), size_t{0});
+  auto order = ascending<size_t>(std::ssize(values));
   std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return values[a] < values[b]; });
   std::vector<double> ranks(values.size());
   for (size_t begin = 0; begin < order.size();) {

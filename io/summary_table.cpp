@@ -129,10 +129,7 @@ struct Summary {
 Summary summarised(const Dataset& dataset) {
   Summary summary{verdict(dataset), {}, {}};
   summary.order = summary.found.order;
-  if (summary.order.empty()) {
-    summary.order.resize(dataset.size("policy"));
-    std::iota(summary.order.begin(), summary.order.end(), 0);
-  }
+  if (summary.order.empty()) summary.order = ascending<int64_t>(dataset.size("policy"));
   summary.columns = name_columns(dataset, summary.order);
   const auto add_column = [&](const char* over, const char* head, const char* name,
                               const char* variable, TableFold fold, std::string (*shown)(double),

@@ -42,12 +42,6 @@ void add_axis(Dataset& dataset, const char* name, std::vector<int64_t> values,
   add_variable(dataset, name, {name}, std::move(values), meaning);
 }
 
-std::vector<int64_t> counted(int64_t size) {
-  std::vector<int64_t> values(size);
-  std::iota(values.begin(), values.end(), int64_t{0});
-  return values;
-}
-
 /// Importance of some steps in one layer, and the entries that have most of it.
 class LayerShares {
  public:
@@ -81,8 +75,7 @@ class LayerShares {
       for (int64_t i = 0; i < entries_; ++i) pooled[i] += own[i];
     }
     const double total = std::accumulate(pooled.begin(), pooled.end(), 0.0);
-    std::vector<int64_t> order(pooled.size());
-    std::iota(order.begin(), order.end(), 0);
+    auto order = ascending<int64_t>(std::ssize(pooled));
     const auto chosen = target_.row<int64_t>("entry", {layer_, step});
     const auto count = std::min(order.size(), chosen.size());
     const auto more = [&](int64_t a, int64_t b) {
@@ -252,7 +245,7 @@ Dataset looked_for(const Dataset& results, const TraceReader& reader,
   found.add_dimension("head", heads);
   found.add(results.at("head"));
   add_axis(found, "looked_step", steps, "position of the query");
-  add_axis(found, "rank", counted(std::min(most, entries)), "most importance first");
+  add_axis(found, "rank", ascending<int64_t>(std::min(most, entries)), "most importance first");
   const std::vector<std::string> entry = {"layer", "looked_step", "rank"};
   const std::vector<std::string> share = {"layer", "head", "looked_step", "rank"};
   add_variable(found, "entry", entry, std::vector<int64_t>(found.count(entry), -1),
@@ -282,7 +275,7 @@ Dataset details_of(const Dataset& results, const TraceReader& reader, Backend& b
                                kRanks, backend, hooks);
   if (reader.has_token_text()) {
     std::vector<std::string> words = reader.token_text();
-    add_axis(details, "token", counted(std::ssize(words)), "position");
+    add_axis(details, "token", ascending<int64_t>(std::ssize(words)), "position");
     add_variable(details, "token_text", {"token"}, std::move(words), "text of each token");
   }
   add_kept_sets(details, results, reader, backend, hooks);

@@ -234,8 +234,7 @@ void SweepPlan::add_groups(size_t j, bool quantizing) {
 
 /// The dearest groups first, each to the shard with the least to do.
 std::vector<SweepGroup> SweepPlan::groups(int64_t shard, int64_t shards) const {
-  std::vector<size_t> order(groups_.size());
-  std::iota(order.begin(), order.end(), size_t{0});
+  auto order = ascending<size_t>(std::ssize(groups_));
   std::ranges::stable_sort(order, std::greater<>(), [&](size_t g) { return groups_[g].seconds; });
   std::vector<double> load(shards, 0.0);
   std::set<size_t> mine;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <numeric>
 #include <span>
 #include <utility>
 #include <vector>
@@ -18,6 +19,21 @@ inline constexpr double kUndefined = std::numeric_limits<double>::quiet_NaN();
 template <class List, class Value>
 bool contains(const List& list, const Value& value) {
   return std::ranges::find(list, value) != std::ranges::end(list);
+}
+
+/// The `count` numbers from `first` on, ascending.
+template <class T>
+std::vector<T> ascending(int64_t count, T first = 0) {
+  std::vector<T> all(count);
+  std::iota(all.begin(), all.end(), first);
+  return all;
+}
+
+/// The one order of entries (policies.md 10): higher scores first, of equals the more recent.
+template <class Scores>
+auto best_first(const Scores& scores) {
+  return
+      [&scores](auto a, auto b) { return scores[a] != scores[b] ? scores[a] > scores[b] : a > b; };
 }
 
 /// A row-major table [rows][columns] that owns its values.

@@ -24,9 +24,7 @@ void rank_entries(ScoredLayer& scored, bool tie_by_raw) {
 std::shared_ptr<KeptSets> everything(int64_t owners, int64_t entries, bool of_query_heads) {
   auto kept = std::make_shared<KeptSets>();
   kept->per_query_head = of_query_heads;
-  std::vector<uint32_t> all(entries);
-  std::iota(all.begin(), all.end(), 0u);
-  kept->owners.assign(owners, all);
+  kept->owners.assign(owners, ascending<uint32_t>(entries));
   kept->tied.assign(owners, 0);
   kept->guarded.assign(owners, {});
   return kept;
@@ -59,8 +57,7 @@ void choose_sets(const LayerWork& work, const PreparedRecord& record, const Scor
     } else {
       clusters = merge.cluster(request);
     }
-    std::vector<size_t> order(clusters.pivot.size());
-    std::iota(order.begin(), order.end(), size_t{0});
+    auto order = ascending<size_t>(std::ssize(clusters.pivot));
     std::ranges::sort(order, {}, [&](size_t s) { return clusters.pivot[s]; });
     for (const size_t s : order) {
       kept.owners[owner].push_back(clusters.pivot[s]);

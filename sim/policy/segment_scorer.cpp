@@ -75,13 +75,10 @@ class RowBins {
     const auto first = bins_.begin();
     std::fill(first + static_cast<std::ptrdiff_t>(lowest_),
               first + static_cast<std::ptrdiff_t>(highest_) + 1, Bin{});
-    const auto better = [row](uint32_t a, uint32_t b) {
-      return row[a] != row[b] ? row[a] > row[b] : a > b;
-    };
     for (const Cut& cut : cuts_) {
       auto& list = inside[cut.list];
       const auto end = list.begin() + cut.from_bin;
-      std::nth_element(list.begin(), end - 1, list.end(), better);
+      std::nth_element(list.begin(), end - 1, list.end(), best_first(row));
       const uint64_t places = std::accumulate(list.begin(), end, cut.places);
       visit(cut.variant, cut.count, static_cast<int64_t>(places));
     }
@@ -115,9 +112,8 @@ constexpr int64_t kMadeBytes = int64_t{1} << 20;
 }  // namespace
 
 DriftTracker::DriftTracker(std::vector<int64_t> best, int64_t rows)
-    : best_(std::move(best)), ascending_(best_.size()), counts_(rows, std::ssize(best_)),
-      sums_(rows, std::ssize(best_)) {
-  std::iota(ascending_.begin(), ascending_.end(), size_t{0});
+    : best_(std::move(best)), ascending_(ascending<size_t>(std::ssize(best_))),
+      counts_(rows, std::ssize(best_)), sums_(rows, std::ssize(best_)) {
   std::stable_sort(ascending_.begin(), ascending_.end(),
                    [this](size_t a, size_t b) { return best_[a] < best_[b]; });
 }

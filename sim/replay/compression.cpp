@@ -125,8 +125,7 @@ std::unique_ptr<Estimates> first_estimates(const LayerWork& work, const SlotCach
   const int64_t end =
       work.info().first_step();  // stored queries n-rows..n-1 are the last before it
   Table<float> queries(count * rows, cache.key_dim()), logits(count * rows, n);
-  std::vector<int64_t> seen(rows);
-  std::iota(seen.begin(), seen.end(), n - rows + 1);
+  const auto seen = ascending(rows, n - rows + 1);
   for (int line = 0; line < count; ++line)
     std::ranges::copy(
         per_head
@@ -273,8 +272,7 @@ Compressed compress(LayerWork& work, const KeptSets& kept, const Settings& setti
                     MergeMemory& memory, FirstEstimates& estimates, bool note_pairs) {
   const Merge& merge = chosen<Merge>(settings);
   if (merge.estimates() != EstimateLines::none) estimates.prepare(kept, settings);
-  std::vector<uint32_t> all(merge.merges() ? work.entries() : 0);
-  std::iota(all.begin(), all.end(), 0u);
+  const auto all = ascending<uint32_t>(merge.merges() ? work.entries() : 0);
   Compressed result;
   result.per_query_head = kept.per_query_head;
   MergeRequest request{&settings, seed, work.layer(), {}, &memory};

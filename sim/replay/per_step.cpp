@@ -15,9 +15,7 @@ std::vector<uint32_t> chosen_entries(const Settings& settings, std::span<const d
   for (size_t i = 0; i < scores.size(); ++i)
     if (!in[i]) order.push_back(static_cast<uint32_t>(i));
   const auto most = std::min<int64_t>(places, std::ssize(order));
-  std::partial_sort(order.begin(), order.begin() + most, order.end(), [&](uint32_t a, uint32_t b) {
-    return scores[a] != scores[b] ? scores[a] > scores[b] : a > b;
-  });
+  std::partial_sort(order.begin(), order.begin() + most, order.end(), best_first(scores));
   order.resize(most);
   order.insert(order.begin(), sure.begin(), sure.end());
   std::ranges::fill(in, uint8_t{0});

@@ -59,8 +59,7 @@ bool PlanBuilder::is_everything(const Wanted& wanted) const {
 PlanBuilder::Plans PlanBuilder::build() const {
   Plans result;
   result.set.assign(wanted_.size(), Plans::kEverything);
-  std::vector<size_t> order(wanted_.size());
-  std::iota(order.begin(), order.end(), size_t{0});
+  auto order = ascending<size_t>(std::ssize(wanted_));
   std::stable_sort(order.begin(), order.end(),
                    [&](size_t a, size_t b) { return wanted_[a].size < wanted_[b].size; });
 

@@ -172,8 +172,7 @@ const std::vector<AttentionBlock>& FullAttention::rows(int64_t first, int64_t st
   steps_ = wanted;
   blocks_.resize(work_.kv_heads());
   AttentionRequest request;
-  request.rows.resize(steps);
-  std::iota(request.rows.begin(), request.rows.end(), work_.info().first_step() + first);
+  request.rows = ascending(steps, work_.info().first_step() + first);
   request.columns = work_.entries();
   request.logits = true;
   for (request.kv_head = 0; request.kv_head < work_.kv_heads(); ++request.kv_head)

@@ -38,8 +38,7 @@ template <class Divide>
 std::vector<int64_t> with_caps(int64_t total, const std::vector<int64_t>& caps,
                                const Divide& divide) {
   std::vector<int64_t> shares(caps.size(), 0);
-  std::vector<size_t> open(caps.size());
-  std::iota(open.begin(), open.end(), size_t{0});
+  auto open = ascending<size_t>(std::ssize(caps));
   while (!open.empty()) {
     divide(total, open, shares);
     const auto full = std::stable_partition(open.begin(), open.end(),

@@ -30,8 +30,7 @@ class Removal {
   Removal(Seen seen, Rows values, std::vector<const OutputMetric*> metrics, Range candidates)
       : heads_(std::ssize(seen.attention)), queries_(seen.attention.front().rows()),
         attention_(std::move(seen.attention)), values_(std::move(values)),
-        mass_(Rows::Ones(heads_, queries_)), column_(candidates.size()) {
-    std::iota(column_.begin(), column_.end(), int64_t{0});
+        mass_(Rows::Ones(heads_, queries_)), column_(ascending<int64_t>(candidates.size())) {
     for (int64_t a = 0; a < heads_; ++a)
       for (int64_t b = 0; b < heads_; ++b)
         make_pair(seen.outputs[a], seen.outputs[b],
@@ -45,8 +44,8 @@ class Removal {
     while (!column_.empty()) {
       const auto [batch, bound] = cheapest(increases());
       Removal part = of(batch);
-      std::vector<int64_t> left(batch.size()), gone;  // columns of the part
-      std::iota(left.begin(), left.end(), int64_t{0});
+      std::vector<int64_t> left = ascending<int64_t>(std::ssize(batch)),
+                           gone;  // columns of the part
       while (!left.empty()) {
         const std::vector<double> costs = part.increases();
         const auto next = std::ranges::min_element(left, {}, [&](int64_t at) { return costs[at]; });
@@ -98,8 +97,7 @@ class Removal {
 
   /// The columns that cost least, ascending, and what the cheapest of the others costs.
   static std::pair<std::vector<int64_t>, double> cheapest(const std::vector<double>& costs) {
-    std::vector<int64_t> order(costs.size());
-    std::iota(order.begin(), order.end(), int64_t{0});
+    auto order = ascending<int64_t>(std::ssize(costs));
     const auto count = std::min(std::ssize(order), std::max(kFewest, std::ssize(order) / kShare));
     std::ranges::stable_sort(order, {}, [&](int64_t at) { return costs[at]; });
     const double bound = count < std::ssize(order) ? costs[order[count]]
@@ -194,9 +192,9 @@ class Removal {
 
   /// Forgets columns; in ascending order.
   void forget(const std::vector<int64_t>& gone) {
-    std::vector<int64_t> all(column_.size()), stay;
-    std::iota(all.begin(), all.end(), int64_t{0});
-    std::ranges::set_difference(all, gone, std::back_inserter(stay));
+    std::vector<int64_t> stay;
+    std::ranges::set_difference(ascending<int64_t>(std::ssize(column_)), gone,
+                                std::back_inserter(stay));
     *this = of(stay);
   }
 

@@ -207,8 +207,7 @@ std::vector<double> block_scores(const Tensor& tensor, int kv_head, int64_t begi
 
 /// (rank within the block, 0 = lowest, the more recent higher on a tie) / size.
 void write_ranks(const std::vector<double>& score, std::span<double> out) {
-  std::vector<size_t> order(score.size());
-  std::iota(order.begin(), order.end(), size_t{0});
+  auto order = ascending<size_t>(std::ssize(score));
   std::stable_sort(order.begin(), order.end(),
                    [&](size_t a, size_t b) { return score[a] < score[b]; });
   for (size_t rank = 0; rank < order.size(); ++rank)

@@ -140,8 +140,7 @@ struct ExpectedAttention : ObservedIndicator {
     LayerWork& work = request.work;
     const int64_t sinks = request.settings.count(keys::sinks);
     const auto positions = observing_from(segment, sinks);
-    std::vector<int64_t> later(request.settings.count(expected_steps));
-    std::iota(later.begin(), later.end(), work.entries());
+    const auto later = ascending(request.settings.count(expected_steps), work.entries());
     const MeanRotation rotation(work.rotation(), later);
     const Range candidates = segment.candidates;
     const int64_t unscored = std::clamp<int64_t>(sinks - candidates.begin, 0, candidates.size());

@@ -98,8 +98,7 @@ struct Channels : Estimate {
     std::vector<double> size(d, 0.0);
     for (int64_t h = 0; h < queries.rows(); ++h)
       for (int64_t c = 0; c < d; ++c) size[c] += static_cast<double>(std::fabs(queries(h, c)));
-    std::vector<int64_t> order(size.size());
-    std::iota(order.begin(), order.end(), int64_t{0});
+    auto order = ascending<int64_t>(std::ssize(size));
     std::ranges::stable_sort(order, std::greater<>(), [&](int64_t c) { return size[c]; });
     Table<float> reading(queries.rows(), d);
     for (int64_t h = 0; h < queries.rows(); ++h) {

@@ -33,20 +33,15 @@ class Clustering {
   std::span<const float> key(int64_t i) const {
     return {in_.keys + i * in_.key_dim, static_cast<size_t>(in_.key_dim)};
   }
-  bool better(uint32_t a, uint32_t b) const {
-    return in_.score[a] != in_.score[b] ? in_.score[a] > in_.score[b] : a > b;
-  }
   bool guarded(int64_t i) const { return is_guarded_[i] != 0; }
 
   /// The newest third and, of the rest, the best quarter of the budget (KVMerger's ratios).
   void guard() {
     is_guarded_.assign(n_, 0);
     const int64_t newest = in_.budget * kPercentNewest / 100;
-    std::vector<uint32_t> rest(std::max<int64_t>(n_ - newest, 0));
-    std::iota(rest.begin(), rest.end(), 0u);
+    auto rest = ascending<uint32_t>(std::max<int64_t>(n_ - newest, 0));
     const auto best = std::min<int64_t>(in_.budget * kPercentBest / 100, std::ssize(rest));
-    std::partial_sort(rest.begin(), rest.begin() + best, rest.end(),
-                      [this](uint32_t a, uint32_t b) { return better(a, b); });
+    std::partial_sort(rest.begin(), rest.begin() + best, rest.end(), best_first(in_.score));
     for (int64_t x = 0; x < best; ++x) is_guarded_[rest[x]] = 1;
     for (int64_t i = std::ssize(rest); i < n_; ++i) is_guarded_[i] = 1;
     for (int64_t i = 0; i < n_; ++i)
@@ -79,11 +74,8 @@ class Clustering {
       std::vector<uint32_t> set = {static_cast<uint32_t>(i)};
       for (; joined_[i]; ++i) set.push_back(static_cast<uint32_t>(i + 1));
       ++i;
-      uint32_t pivot = set.front();
-      for (const uint32_t entry : set)
-        if (better(entry, pivot)) pivot = entry;
+      result_.pivot.push_back(*std::ranges::min_element(set, best_first(in_.score)));
       result_.sets.push_back(std::move(set));
-      result_.pivot.push_back(pivot);
     }
   }
 

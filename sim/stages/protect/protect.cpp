@@ -63,11 +63,7 @@ std::vector<uint32_t> protected_entries(const ProtectRequest& request) {
     if (!taken[i - range.begin] && request.candidate[i]) others.push_back(static_cast<uint32_t>(i));
   const auto count = static_cast<size_t>(std::clamp<int64_t>(spread, 0, std::ssize(others)));
   std::partial_sort(others.begin(), others.begin() + static_cast<int64_t>(count), others.end(),
-                    [&](uint32_t a, uint32_t b) {
-    const double x = request.deviation[a];
-    const double y = request.deviation[b];
-    return x != y ? x > y : a > b;
-  });
+                    best_first(request.deviation));
   granted.insert(granted.end(), others.begin(), others.begin() + static_cast<int64_t>(count));
   return granted;
 }
@@ -140,12 +136,8 @@ struct Mass : Stage1 {
     const auto mass = scored.mass.row(r.owner);
     double total = 0;
     for (int64_t i = candidates.begin; i < candidates.end; ++i) total += mass[i];
-    std::vector<uint32_t> order;
-    for (int64_t i = candidates.begin; i < candidates.end; ++i)
-      order.push_back(static_cast<uint32_t>(i));
-    std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) {
-      return mass[a] != mass[b] ? mass[a] > mass[b] : a > b;
-    });
+    auto order = ascending(candidates.size(), static_cast<uint32_t>(candidates.begin));
+    std::ranges::sort(order, best_first(mass));
     const int64_t most = std::min(std::max<int64_t>(0, r.mass_cap), r.budget - r.protected_count);
     std::vector<uint32_t> forced;
     double sum = 0;
@@ -250,9 +242,7 @@ ClassOrder class_order(const Settings& settings, const ScoredLayer& scored, int6
   for (int64_t i = range.begin; i < range.end; ++i)
     if (scored.candidate[i]) by_score.push_back(static_cast<uint32_t>(i));
   const auto score = scored.score.row(owner);
-  std::ranges::sort(by_score, [&](uint32_t a, uint32_t b) {
-    return score[a] != score[b] ? score[a] > score[b] : a > b;
-  });
+  std::ranges::sort(by_score, best_first(score));
   const int64_t frequent = std::min(settings.decimal(class_frequent).floor_times(range.size()),
                                     std::ssize(by_score));
   for (int64_t at = 0; at < frequent; ++at) take(by_score[at]);

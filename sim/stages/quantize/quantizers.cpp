@@ -240,8 +240,7 @@ Rounded set_aside(const Line& line, int64_t outliers) {
   double mean = 0;
   for (int64_t i = 0; i < line.count; ++i) mean += static_cast<double>(line.at(i));
   mean /= static_cast<double>(line.count);
-  std::vector<int64_t> order(line.count);
-  std::iota(order.begin(), order.end(), int64_t{0});
+  auto order = ascending<int64_t>(line.count);
   std::ranges::stable_sort(order, std::greater<>(), [&](int64_t i) {
     return std::fabs(static_cast<double>(line.at(i)) - mean);
   });

@@ -10,11 +10,7 @@ const Declare window_key("window", "share >= 1 entries", "32",
 const Declare last_queries("last_queries", "count >= 1 queries", "400",
                            "how many of the last queries observe", tested("1 3 11 100"));
 
-std::vector<int64_t> positions_of(Range range) {
-  std::vector<int64_t> positions(range.size());
-  std::iota(positions.begin(), positions.end(), range.begin);
-  return positions;
-}
+std::vector<int64_t> positions_of(Range range) { return ascending(range.size(), range.begin); }
 
 /// J of the whole prompt, of which a segment sees its own part only.
 void observe_part(Range all, Segment& segment) {

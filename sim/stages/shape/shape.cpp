@@ -109,12 +109,10 @@ struct BestRank : Union {
                "kvsim", "union_layers"}) {}
   void apply(Range candidates, Table<double>& scores) const override {
     std::vector<double> best(candidates.size(), -static_cast<double>(candidates.size()));
-    std::vector<int64_t> order(best.size());
     for (int64_t owner = 0; owner < scores.rows(); ++owner) {
-      std::iota(order.begin(), order.end(), candidates.begin);
-      std::ranges::sort(order, [&](int64_t a, int64_t b) {
-        return scores(owner, a) != scores(owner, b) ? scores(owner, a) > scores(owner, b) : a > b;
-      });
+      auto order = ascending(candidates.size(), candidates.begin);
+      const auto own = scores.row(owner);
+      std::ranges::sort(order, best_first(own));
       for (size_t rank = 0; rank < order.size(); ++rank) {
         double& mine = best[order[rank] - candidates.begin];
         mine = std::max(mine, -static_cast<double>(rank));
