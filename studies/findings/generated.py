@@ -1,4 +1,4 @@
-"""Texts written by script for the study of lengths, of kinds that no choice of a policy ever saw.
+"""Texts written by script for the study of where an order holds, of kinds that no choice of a policy ever saw.
 
 `studies/make.sh generated DIR` writes TEXTS of each of KINDS as generated/KIND-SEED.txt, of at least LENGTH
 characters, to be continued as they stand. Their names, words and numbers follow from the seed alone.

@@ -11,8 +11,8 @@ import re
 import shutil
 from pathlib import Path
 
-from . import (agnostic, choose, claims, contributed, coverage, decoding, details, drawn, instructions, lengths, long_tables,
-               losses, plan, prediction, quantizing, readings, replays, reread, rivals, runs, second_question, set_aside, shapes, tasks,
+from . import (agnostic, choose, claims, contributed, coverage, decoding, details, drawn, instructions, long_tables,
+               losses, order, plan, prediction, quantizing, readings, replays, reread, rivals, runs, second_question, set_aside, shapes, tasks,
                two_models, why)
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -174,9 +174,9 @@ FROM_TABLES = {
         "chosen": rivals.chosen, "against ours": rivals.against, "parts": rivals.parts}.items()},
     **{f"experiments at {budget}": (lambda studies, budget=budget: table(*why.table(studies, budget)))
        for budget in why.BUDGETS},
-    "against the best published, generated": lambda studies: table(*lengths.published(studies)),
-    **{f"lengths, {name}": (lambda studies, name=name: table(*lengths.table(studies, name, 15 if name == "presets" else None)))
-       for name in lengths.EXPERIMENTS},
+    "against the best published, generated": lambda studies: table(*order.published(studies)),
+    **{f"order, {name}": (lambda studies, name=name: table(*order.table(studies, name, 15 if name == "presets" else None)))
+       for name in order.EXPERIMENTS},
     "orders of two models": lambda studies: table(*two_models.orders(studies)),
     "fewer entries, fewer bits or both": lambda studies: table(*quantizing.winners(studies)),
     "the full prompt in few bits": lambda studies: table(*quantizing.by_form(studies)),

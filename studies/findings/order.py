@@ -1,7 +1,7 @@
-"""Generated texts, later tokens, chunks and lengths on two models: studies/make.sh lengths [DIR] -o STUDIES
+"""Generated texts, later tokens and all presets on two models: studies/make.sh order [DIR] -o STUDIES
 
-DIR holds the studies that studies/lengths.sh makes, a folder for each of EXPERIMENTS. Writes losses/lengths.csv and
-lengths.png in STUDIES; `pages` fills the tables of studies/lengths.md. --options EXPERIMENT prints what `kvsim study`
+DIR holds the studies that studies/order.sh makes, a folder for each of EXPERIMENTS. Writes losses/order.csv and
+order.png in STUDIES; `pages` fills the tables of studies/order.md. --options EXPERIMENT prints what `kvsim study`
 is given.
 """
 
@@ -19,13 +19,10 @@ BOTH = "repeat:gradient"
 
 @dataclass(frozen=True)
 class Experiment:
-    """`said` is what the page calls it; `texts` says in awk which documents are read, by number or name; none: generated
-    ones."""
+    """`texts` says in awk which documents are read, by number or name; none: generated ones."""
 
-    said: str
     policies: tuple
     texts: str = ""
-    prompt: int = 704
     later: int = 128
     budgets: tuple = ("0.1", "0.35")
     probe: str = BOTH
@@ -33,19 +30,13 @@ class Experiment:
 
 FOUR = "NR % 6 == 1 && NR <= 19"   # of the six of why.py
 EXPECTED = tuple(f"expected-attention{form},expected_steps={steps}" for form in ("", ":joint") for steps in (512, 128))
-READ_TWICE = ("kvzip", "kvzip-plus", "kvgrad", plan.REREAD)
-LONG = ("streaming", BASE, "snapkv", *READ_TWICE, *EXPECTED, STREAM)
 #: Presets that compress once and drop what they do not keep.
 ONCE = (*plan.PRESETS, *plan.VARIANTS, *plan.ONCE, "kvzip", "kvzip-plus", "kvzip:uniform", *plan.FURTHER[:-1], *set_aside.OURS)
 EXPERIMENTS = {
-    "generated": Experiment("generated", (*set_aside.PUBLISHED, *set_aside.OURS, set_aside.HINDSIGHT), budgets=two_models.BUDGETS),
-    "horizon": Experiment("512 later tokens", ("streaming", BASE, "snapkv", "layer-defensivekv:code", "kvzip", "kvgrad", *EXPECTED, STREAM),
+    "generated": Experiment((*set_aside.PUBLISHED, *set_aside.OURS, set_aside.HINDSIGHT), budgets=two_models.BUDGETS),
+    "horizon": Experiment(("streaming", BASE, "snapkv", "layer-defensivekv:code", "kvzip", "kvgrad", *EXPECTED, STREAM),
                           FOUR, later=512),
-    "presets": Experiment("all presets", ONCE, FOUR, probe=plan.PROBES),
-    "chunks": Experiment("2304 tokens, read again in chunks of 512", LONG, FOUR, 2304, probe="repeat:512:gradient"),
-    "whole": Experiment("2304 tokens, read again in chunks of 2048", LONG, FOUR, 2304),
-    "longest": Experiment("4000 tokens", (*set_aside.PUBLISHED, EXPECTED[2], "restkv:code", STREAM, plan.REREAD, set_aside.HINDSIGHT),
-                          "/ruby-grammar|erlang-dets|python-tests/", 4000),
+    "presets": Experiment(ONCE, FOUR, probe=plan.PROBES),
 }
 #: Points of the figure that have their name beside them.
 NAMED = ("random", "streaming", "snapkv", "kvzip", "kvgrad", "knorm", "criticalkv:ada", "layer-defensivekv:code",
@@ -57,7 +48,7 @@ HEADER = ["experiment", *two_models.HEADER]
 def options(name):
     """What `kvsim study` is given."""
     one = EXPERIMENTS[name]
-    return ["--prompt-tokens", str(one.prompt), "--steps", str(one.later), "--budget", ",".join(one.budgets), "--reference", BASE,
+    return ["--prompt-tokens", "704", "--steps", str(one.later), "--budget", ",".join(one.budgets), "--reference", BASE,
             "--probe", one.probe, *(word for policy in one.policies for word in ("--policy", policy))]
 
 
@@ -70,7 +61,7 @@ def rows(folder):
 
 def read(studies, name):
     """The losses of an experiment."""
-    losses = two_models.read(studies, "lengths")
+    losses = two_models.read(studies, "order")
     return losses[losses.experiment == name]
 
 
@@ -96,18 +87,19 @@ def published(studies):
 
 def draw(studies):
     """A panel per budget, a point per preset: its loss over H2O's on either model."""
-    found = two_models.relative(read(studies, "presets"))
+    losses = read(studies, "presets")
+    found = two_models.relative(losses)
     budgets = EXPERIMENTS["presets"].budgets
     fig, axes = style.frame(
         "All presets on both models",
         f"Loss over that of {BASE} with the same number of entries. KL divergence of the next-token distribution from the full "
-        f"cache's, geometric mean over {read(studies, 'presets').text.nunique()} documents, weights of four bits. Left of the grey line "
+        f"cache's, geometric mean over {losses.text.nunique()} documents, weights of four bits. Left of the grey line "
         f"better than {BASE} on SmolLM2, below it on Gemma. Ours (rehearsal) are coloured.",
         1, len(budgets), 3.6, (), tuple(f"loss relative to {BASE}, {MODELS[one]}" for one in reversed(MODELS)))
     for ax, budget in zip(axes.flat, budgets):
         ax.axvline(1, color=style.REFERENCE, linewidth=0.8)
         ax.axhline(1, color=style.REFERENCE, linewidth=0.8)
-        for one in EXPERIMENTS["presets"].policies:
+        for one in losses.policy.unique():
             x, y = (found[model, one, budget][0] for model in reversed(MODELS))
             ours = one.startswith(plan.FOUND)
             ax.plot(x, y, "o", markersize=4, color=style.COLOURS[0] if ours else style.REFERENCE)
@@ -125,7 +117,7 @@ def main():
     elif sys.argv[1:] == ["--experiments"]:
         print("\n".join(f"{name}\t{one.texts}" for name, one in EXPERIMENTS.items()))
     else:
-        output.write_page(__doc__, "lengths", HEADER, rows, draw)
+        output.write_page(__doc__, "order", HEADER, rows, draw)
 
 
 if __name__ == "__main__":

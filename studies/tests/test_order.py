@@ -1,4 +1,4 @@
-"""Tests of lengths, horizons, chunks and generated texts, on losses by hand."""
+"""Tests of horizons, all presets and generated texts on two models, on losses by hand."""
 
 import random
 import subprocess
@@ -6,39 +6,39 @@ import sys
 import unittest
 from pathlib import Path
 
-from findings import generated, lengths, two_models
+from findings import generated, order, two_models
 from losses_by_hand import LossesByHand
 
 
-class LengthsTest(LossesByHand):
+class OrderTest(LossesByHand):
     def lose(self, name, numbers):
-        one = lengths.EXPERIMENTS[name]
-        self.write("lengths", one.policies, numbers, one.budgets, experiment=name)
+        one = order.EXPERIMENTS[name]
+        self.write("order", one.policies, numbers, one.budgets, experiment=name)
 
     def test_a_table_has_each_policy_over_h2o_by_model_and_budget(self):
         self.lose("horizon", lambda model, _, policy: (0.05 if policy == "kvzip" and model != "gemma3-270m" else 0.1, 0.5))
-        self.lose("chunks", lambda *_: (0.3, 0.5))
-        header, rows = lengths.table(self.studies, "horizon")
+        self.lose("generated", lambda *_: (0.3, 0.5))
+        header, rows = order.table(self.studies, "horizon")
         self.assertEqual(header, ["policy", "Gemma, 0.1", "Gemma, 0.35", "SmolLM2, 0.1", "SmolLM2, 0.35"])
-        self.assertEqual(len(rows), len(lengths.EXPERIMENTS["horizon"].policies))   # H2O's own stands last
+        self.assertEqual(len(rows), len(order.EXPERIMENTS["horizon"].policies))   # H2O's own stands last
         self.assertEqual([one[:4] for one in rows[0]], ["`kvz", "1.00", "1.00", "0.50", "0.50"])
         self.assertEqual(rows[-1], ["`h2o`, nats", "0.100", "0.100", "0.100", "0.100"])
-        self.assertEqual(len(lengths.table(self.studies, "horizon", 3)[1]), 4)
-        self.assertEqual(lengths.table(self.studies, "chunks")[1][-1][1:], ["0.300"] * 4)
+        self.assertEqual(len(order.table(self.studies, "horizon", 3)[1]), 4)
+        self.assertEqual(order.table(self.studies, "generated")[1][-1][1:], ["0.300"] * 8)
 
     def test_the_figure_has_a_point_for_each_preset(self):
         self.lose("presets", lambda *_: (0.1, 0.5))
-        figure = lengths.draw(self.studies)
+        figure = order.draw(self.studies)
         self.assertEqual(len(figure.axes), 2)
         for ax in figure.axes:
-            self.assertEqual(len(ax.lines), 2 + len(lengths.EXPERIMENTS["presets"].policies))   # and two lines at 1
-            self.assertEqual({text.get_text() for text in ax.texts}, set(lengths.NAMED))
+            self.assertEqual(len(ax.lines), 2 + len(order.EXPERIMENTS["presets"].policies))   # and two lines at 1
+            self.assertEqual({text.get_text() for text in ax.texts}, set(order.NAMED))
 
     def test_what_kvsim_study_is_given(self):
-        words = lengths.options("chunks")
-        self.assertEqual(words[words.index("--probe") + 1], "repeat:512:gradient")
-        self.assertEqual(words[words.index("--prompt-tokens") + 1], "2304")
-        for name, one in lengths.EXPERIMENTS.items():
+        words = order.options("horizon")
+        self.assertEqual([words[words.index(one) + 1] for one in ("--prompt-tokens", "--steps", "--probe")],
+                         ["704", "512", "repeat:gradient"])
+        for name, one in order.EXPERIMENTS.items():
             self.assertIn(two_models.BASE, one.policies, name)
             self.assertEqual(len(one.policies), len(set(one.policies)), name)
 
