@@ -30,6 +30,8 @@ class Experiment:
 
 FOUR = "NR % 6 == 1 && NR <= 19"   # of the six of why.py
 EXPECTED = tuple(f"expected-attention{form},expected_steps={steps}" for form in ("", ":joint") for steps in (512, 128))
+#: A published policy that the four documents showed, judged on the fifteen of rivals.py.
+LATE = "vatp:official"
 #: Presets that compress once and drop what they do not keep.
 ONCE = (*plan.PRESETS, *plan.VARIANTS, *plan.ONCE, "kvzip", "kvzip-plus", "kvzip:uniform", *plan.FURTHER[:-1], *set_aside.OURS)
 EXPERIMENTS = {
@@ -37,6 +39,7 @@ EXPERIMENTS = {
     "horizon": Experiment(("streaming", BASE, "snapkv", "layer-defensivekv:code", "kvzip", "kvgrad", *EXPECTED, STREAM),
                           FOUR, later=512),
     "presets": Experiment(ONCE, FOUR, probe=plan.PROBES),
+    "late": Experiment((BASE, LATE, STREAM), "NR % 6 == 3 || NR % 6 == 5", budgets=two_models.BUDGETS, probe="none"),
 }
 #: Points of the figure that have their name beside them.
 NAMED = ("random", "streaming", "snapkv", "kvzip", "kvgrad", "knorm", "criticalkv:ada", "layer-defensivekv:code",
