@@ -14,7 +14,6 @@ from kvsim.plots import style
 from . import output, plan, set_aside, two_models
 
 BASE, MODELS, STREAM = two_models.BASE, two_models.MODELS, set_aside.STREAM
-BOTH = "repeat:gradient"
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,7 @@ class Experiment:
     texts: str = ""
     later: int = 128
     budgets: tuple = ("0.1", "0.35")
-    probe: str = BOTH
+    probe: str = "repeat:gradient"
 
 
 FOUR = "NR % 6 == 1 && NR <= 19"   # of the six of why.py

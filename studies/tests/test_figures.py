@@ -12,7 +12,7 @@ import numpy as np
 from findings import drawn, layers, losses, merging_numbers, rehearsal
 from kvsim.plots import load, looks, statistics, style
 from kvsim.plots.figures import memory_error, merging_budget, needles, periodic, span_order
-from test_merging_plots import RECORDS, measured
+from test_merging_plots import RECORDS, measured, undefined
 from test_plots import PlotTest
 
 HERE = Path(__file__).resolve().parents[1]
@@ -251,13 +251,7 @@ class MergingFiguresTest(PlotTest):
                          ["q8_0/nvfp4", "q8_0/nvfp4, random"])
 
     def test_undefined_values_do_not_stop_a_figure(self):
-        def blank(data):
-            data = measured(data)
-            for name in data.data_vars:
-                if data[name].dtype.kind == "f":
-                    data[name][...] = np.nan
-            return data
-        results = self.file(policies=tuple(RECORDS), edit=blank)
+        results = self.file(policies=tuple(RECORDS), edit=undefined)
         for name in ("merging_budget", "periodic"):
             code, _, err = self.draw(results, "-o", self.out, "--formats", "png", "--only", name)
             self.assertEqual((code, err), (0, []), name)

@@ -51,6 +51,15 @@ def measured(data):
     return data
 
 
+def undefined(data):
+    """The same with NaN everywhere."""
+    data = measured(data)
+    for name in data.data_vars:
+        if data[name].dtype.kind == "f":
+            data[name][...] = np.nan
+    return data
+
+
 class MergingFiguresTest(PlotTest):
     def results(self, **options):
         return self.file(policies=tuple(RECORDS), edit=measured, **options)
@@ -86,13 +95,7 @@ class MergingFiguresTest(PlotTest):
         self.assertTrue(all((line > 0).all() for line in dropped))
 
     def test_undefined_values_do_not_stop_a_figure(self):
-        def blank(data):
-            data = measured(data)
-            for name in data.data_vars:
-                if data[name].dtype.kind == "f":
-                    data[name][...] = np.nan
-            return data
-        results = self.file(policies=tuple(RECORDS), edit=blank)
+        results = self.file(policies=tuple(RECORDS), edit=undefined)
         code, _, err = self.draw(results, "-o", self.out, "--formats", "png", "--only", "prediction_error")
         self.assertEqual((code, err), (0, []))
 
