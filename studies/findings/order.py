@@ -97,7 +97,7 @@ def draw(studies):
         f"cache's, geometric mean over {losses.text.nunique()} documents, weights of four bits. Left of the upright "
         f"line better than {BASE} on SmolLM2, below the other on Gemma. Ours (rehearsal) are coloured; what holds more than the "
         "budget gives is left out.",
-        1, len(budgets), 3.6, (), tuple(f"loss relative to {BASE}, {MODELS[one]}" for one in reversed(MODELS)))
+        1, len(budgets), 3.6, (), tuple(f"loss relative to {BASE}, {MODELS[one]}" for one in reversed(MODELS)), sharey=True)
     for ax, budget in zip(axes.flat, budgets):
         ax.axvline(1, color=style.REFERENCE, linewidth=0.8)
         ax.axhline(1, color=style.REFERENCE, linewidth=0.8)
