@@ -1,4 +1,4 @@
-"""Generated texts, later tokens and all presets on two models: studies/make.sh order [DIR] -o STUDIES
+"""Generated texts, longer answers and prompts, all presets, shapes and claims on two models: studies/make.sh order [DIR] -o STUDIES
 
 DIR holds the studies that studies/order.sh makes, a folder for each of EXPERIMENTS. Writes losses/order.csv and
 order.png in STUDIES; `pages` fills the tables of studies/order.md. --options EXPERIMENT prints what `kvsim study`
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvsim.plots import style
-from . import output, plan, set_aside, two_models
+from . import claims, output, plan, set_aside, shapes, two_models
 
 BASE, MODELS, STREAM = two_models.BASE, two_models.MODELS, set_aside.STREAM
 
@@ -22,6 +22,7 @@ class Experiment:
 
     policies: tuple
     texts: str = ""
+    prompt: int = 704
     later: int = 128
     budgets: tuple = ("0.1", "0.35")
     probe: str = "repeat:gradient"
@@ -33,11 +34,20 @@ EXPECTED = tuple(f"expected-attention{form},expected_steps={steps}" for form in 
 LATE = "vatp:official"
 #: Presets that compress once and drop what they do not keep.
 ONCE = (*plan.PRESETS, *plan.VARIANTS, *plan.ONCE, "kvzip", "kvzip-plus", "kvzip:uniform", *plan.FURTHER[:-1], *set_aside.OURS)
+#: Claims of claims.py, but for those about DuoAttention, whose gates are those of SmolLM2.
+CLAIMS = tuple(one for one in claims.CLAIMS if plan.HEADS[0] not in (one.policy, one.without))
 EXPERIMENTS = {
     "generated": Experiment((*set_aside.PUBLISHED, *set_aside.OURS, set_aside.HINDSIGHT), budgets=two_models.BUDGETS),
     "horizon": Experiment(("streaming", BASE, "snapkv", "layer-defensivekv:code", "kvzip", "kvgrad", *EXPECTED, STREAM),
                           FOUR, later=512),
     "presets": Experiment(ONCE, FOUR, probe=plan.PROBES),
+    "claims": Experiment(tuple(dict.fromkeys((BASE, *(name for one in CLAIMS for name in (one.policy, one.without))))), FOUR,
+                         probe="none"),
+    "shapes": Experiment((BASE, *(record for _, record in shapes.records())), FOUR, budgets=two_models.BUDGETS, probe="repeat"),
+    "chunks": Experiment((BASE, "kvzip", "kvzip-plus", "kvgrad", plan.REREAD), FOUR, 2304, probe="repeat:512:gradient"),
+    "longest": Experiment((*set_aside.PUBLISHED, "expected-attention", "restkv:code", STREAM, plan.REREAD, set_aside.HINDSIGHT),
+                          FOUR, 4000),
+    "long": Experiment(ONCE, FOUR, 2304, probe=plan.PROBES),
     "late": Experiment((BASE, LATE, STREAM), "NR % 6 == 3 || NR % 6 == 5", budgets=two_models.BUDGETS, probe="none"),
 }
 #: Points of the figure that have their name beside them.
@@ -49,7 +59,7 @@ HEADER = ["experiment", *two_models.HEADER]
 def options(name):
     """What `kvsim study` is given."""
     one = EXPERIMENTS[name]
-    return ["--prompt-tokens", "704", "--steps", str(one.later), "--budget", ",".join(one.budgets), "--reference", BASE,
+    return ["--prompt-tokens", str(one.prompt), "--steps", str(one.later), "--budget", ",".join(one.budgets), "--reference", BASE,
             "--probe", one.probe, *(word for policy in one.policies for word in ("--policy", policy))]
 
 
