@@ -9,9 +9,11 @@ import sys
 from dataclasses import dataclass
 
 import numpy as np
+import pandas
 
-from kvsim.plots import style
-from . import claims, output, plan, set_aside, shapes, two_models
+from kvsim.plots import statistics, style
+from kvsim.studies import table as boards
+from . import claims, output, plan, prediction, rivals, set_aside, shapes, two_models
 
 BASE, MODELS, STREAM = two_models.BASE, two_models.MODELS, set_aside.STREAM
 
@@ -36,6 +38,10 @@ LATE = "vatp:official"
 ONCE = (*plan.PRESETS, *plan.VARIANTS, *plan.ONCE, "kvzip", "kvzip-plus", "kvzip:uniform", *plan.FURTHER[:-1], *set_aside.OURS)
 #: Claims of claims.py, but for those about DuoAttention, whose gates are those of SmolLM2.
 CLAIMS = tuple(one for one in claims.CLAIMS if plan.HEADS[0] not in (one.policy, one.without))
+#: Which documents rivals.py judged on.
+FIFTEEN = "NR % 6 == 3 || NR % 6 == 5"
+#: Ours without each of its parts, and the scores of H2O with all of them.
+PARTS = {**rivals.transplants()[STREAM], "attention of the prompt's queries for its scores": rivals.transplants()[BASE]["with all four"]}
 EXPERIMENTS = {
     "generated": Experiment((*set_aside.PUBLISHED, *set_aside.OURS, set_aside.HINDSIGHT), budgets=two_models.BUDGETS),
     "horizon": Experiment(("streaming", BASE, "snapkv", "layer-defensivekv:code", "kvzip", "kvgrad", *EXPECTED, STREAM),
@@ -48,7 +54,8 @@ EXPERIMENTS = {
     "longest": Experiment((*set_aside.PUBLISHED, "expected-attention", "restkv:code", STREAM, plan.REREAD, set_aside.HINDSIGHT),
                           FOUR, 4000),
     "long": Experiment(ONCE, FOUR, 2304, probe=plan.PROBES),
-    "late": Experiment((BASE, LATE, STREAM), "NR % 6 == 3 || NR % 6 == 5", budgets=two_models.BUDGETS, probe="none"),
+    "parts": Experiment((BASE, *PARTS.values()), FIFTEEN, probe="none"),
+    "late": Experiment((BASE, LATE, STREAM), FIFTEEN, budgets=two_models.BUDGETS, probe="none"),
 }
 #: Points of the figure that have their name beside them.
 NAMED = ("random", "streaming", "kvzip", "kvgrad", "knorm", "layer-defensivekv:code", LATE, STREAM, plan.REREAD)
@@ -89,6 +96,122 @@ def table(studies, name, most=None):
             [[f"`{one}`" + " (hindsight)" * (one in two_models.HINDSIGHT),
               *(two_models.cell(found[model, one, budget]) for model, budget in columns)] for one in order[:most]] +
             [[f"`{BASE}`, nats", *(f"{nats[place]:.3f}" for place in columns)]])
+
+
+def logs_of(losses, policy, without):
+    """{(model, budget): logarithms of the ratio of two policies' losses, by text}."""
+    kl = losses.set_index(["policy", "model", "budget", "text"]).kl.clip(lower=boards.LEAST)
+    ratios = np.log(kl[policy] / kl[without])
+    return {place: own.to_numpy() for place, own in ratios.groupby(level=[0, 1])}
+
+
+def ratio(logs):
+    """A cell: geometric mean of ratios with its interval over texts."""
+    mean, ends = statistics.over_traces(logs)
+    return two_models.cell(np.exp((mean, *ends)))
+
+
+def typed(losses, name):
+    """The losses of an experiment with its policies as EXPERIMENTS has them, not in their canonical text."""
+    names = losses.policy.unique()
+    policies = EXPERIMENTS[name].policies
+    if len(names) != len(policies):
+        raise SystemExit(f"order.csv: {name} has {len(names)} policies, expected {len(policies)}")
+    return losses.replace({"policy": dict(zip(names, policies))})
+
+
+def counted(studies):
+    """Header and rows: how often the loss tells a paper's method from its baselines, by model and budget."""
+    losses = typed(read(studies, "claims"), "claims")
+    rows_ = {}
+    for claim in (one for one in CLAIMS if not one.part):
+        own = rows_.setdefault((claim.paper, claim.policy), {})
+        for place, logs in logs_of(losses, claim.policy, claim.without).items():
+            own.setdefault(place, []).append(statistics.effect(logs))
+    columns = [(model, budget) for model in MODELS for budget in EXPERIMENTS["claims"].budgets]
+    return (["paper", "method", "baselines", *(f"{SHORT[model]}, {budget}" for model, budget in columns)],
+            [[paper, f"`{policy}`", len(own[columns[0]]), *(said(own[place]) for place in columns)]
+             for (paper, policy), own in rows_.items()])
+
+
+def said(effects):
+    """How many of the comparisons are told: less or more is lost."""
+    told = [f"{effects.count(sign)} {word}" for sign, word in ((-1, "less"), (1, "more")) if sign in effects]
+    return ", ".join(told) or "none told"
+
+
+def parts(studies):
+    """Header and rows: loss with a part of a paper's method over that without it, where either model tells at a budget."""
+    losses = typed(read(studies, "claims"), "claims")
+    columns = [(model, budget) for model in MODELS for budget in EXPERIMENTS["claims"].budgets]
+    rows_ = []
+    for claim in (one for one in CLAIMS if one.part):
+        found = logs_of(losses, claim.policy, claim.without)
+        if any(statistics.effect(found[place]) for place in columns):
+            rows_.append([claim.paper, claim.part, *(ratio(found[place]) for place in columns)])
+    return ["paper", "part", *(f"{SHORT[model]}, {budget}" for model, budget in columns)], rows_
+
+
+def ablated(studies):
+    """Header and rows: loss without a part of ours over that with it, on documents set aside."""
+    losses = typed(read(studies, "parts"), "parts")
+    columns = [(model, budget) for model in MODELS for budget in EXPERIMENTS["parts"].budgets]
+    rows_ = []
+    for part, record in PARTS.items():
+        if record != STREAM:
+            found = logs_of(losses, record, STREAM)
+            rows_.append([part, *(ratio(found[place]) for place in columns)])
+    return ["changed", *(f"{SHORT[model]}, {budget}" for model, budget in columns)], rows_
+
+
+def in_shapes(studies):
+    """Header and rows: in each shape of a cache, losses over that of the published score that loses least in it there."""
+    losses = typed(read(studies, "shapes"), "shapes")
+    found = two_models.relative(losses)
+    columns = [(model, budget) for model in MODELS for budget in EXPERIMENTS["shapes"].budgets]
+    rows_ = []
+    for shape, listed in shapes.SHAPES.items():
+        known = [record for record, what in listed if what in (shapes.PUBLISHED, shapes.RESHAPED)]
+        best = {place: min(known, key=lambda one, place=place: found[place[0], one, place[1]][0]) for place in columns}
+        rows_.append([shape, "the best published", *(f"`{best[place]}`" for place in columns)])
+        for record, what in listed:
+            if record not in known:
+                rows_.append([shape, f"`{record}`" + " (hindsight)" * (what == shapes.HINDSIGHT),
+                              *(ratio(logs_of(losses, record, best[place])[place]) for place in columns)])
+    return ["shape", "policy", *(f"{SHORT[model]}, {budget}" for model, budget in columns)], rows_
+
+
+def chunked(studies):
+    """Header and rows: loss where the prompt is read again in chunks of 512 tokens over that in chunks of 2048."""
+    both = pandas.concat([read(studies, "chunks").assign(policy=lambda one: one.policy + " 512"), read(studies, "long")])
+    columns = [(model, budget) for model in MODELS for budget in EXPERIMENTS["chunks"].budgets]
+    rows_ = []
+    for policy in EXPERIMENTS["chunks"].policies[1:]:
+        found = logs_of(both, policy + " 512", policy)
+        rows_.append([f"`{policy}`", *(ratio(found[place]) for place in columns)])
+    return ["policy", *(f"{SHORT[model]}, {budget}" for model, budget in columns)], rows_
+
+
+def predicted(studies):
+    """Header and rows: Spearman's correlation of stream error and loss over all presets, and over the eleven that lose
+    least on the model at the budget: mean over documents with its interval."""
+    rows_ = []
+    for name, tokens in (("presets", 704), ("long", 2304)):
+        losses = read(studies, name)
+        losses = losses[losses.policy.isin(two_models.rivals(losses))]
+        for model in MODELS:
+            cells = []
+            for few in (None, prediction.FEW_BEST):
+                for budget in EXPERIMENTS[name].budgets:
+                    own = losses[(losses.model == model) & (losses.budget == budget)]
+                    best = np.log(own.set_index("policy").kl).groupby(level=0).mean().sort_values().index[:few]
+                    own = own[own.policy.isin(best)]
+                    mean, (low, high) = statistics.over_traces([
+                        statistics.spearman(one.stream_error.to_numpy(), one.kl.to_numpy()) for _, one in own.groupby("text")])
+                    cells.append(f"{mean:.2f} [{low:.2f}, {high:.2f}]")
+            rows_.append([SHORT[model], tokens, *cells])
+    return ["model", "tokens", *(f"{who}, {budget}" for who in ("all", f"the {prediction.FEW_BEST} that lose least")
+                                 for budget in EXPERIMENTS["presets"].budgets)], rows_
 
 
 def published(studies):

@@ -175,8 +175,11 @@ FROM_TABLES = {
     **{f"experiments at {budget}": (lambda studies, budget=budget: table(*why.table(studies, budget)))
        for budget in why.BUDGETS},
     "against the best published, generated": lambda studies: table(*order.published(studies)),
-    **{f"order, {name}": (lambda studies, name=name: table(*order.table(studies, name, 15 if name == "presets" else None)))
-       for name in order.EXPERIMENTS},
+    **{f"order, {name}": (lambda studies, name=name: table(*order.table(studies, name, 15 if name in ("presets", "long") else None)))
+       for name in ("generated", "horizon", "presets", "late", "longest", "long")},
+    **{f"order, {name}": (lambda studies, make=make: table(*make(studies))) for name, make in {
+        "claims counted": order.counted, "claims' parts": order.parts, "in shapes": order.in_shapes, "ablated": order.ablated,
+        "chunks": order.chunked, "prediction": order.predicted}.items()},
     "orders of two models": lambda studies: table(*two_models.orders(studies)),
     "fewer entries, fewer bits or both": lambda studies: table(*quantizing.winners(studies)),
     "the full prompt in few bits": lambda studies: table(*quantizing.by_form(studies)),

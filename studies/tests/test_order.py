@@ -34,6 +34,67 @@ class OrderTest(LossesByHand):
             self.assertEqual(len(ax.lines), 2 + len(order.EXPERIMENTS["presets"].policies))   # and two lines at 1
             self.assertEqual({text.get_text() for text in ax.texts}, set(order.NAMED))
 
+    def test_claims_are_counted_and_parts_that_are_told_are_listed(self):
+        def numbers(model, text, policy):
+            wobble = 1 + 0.01 * "abcd".index(text)
+            better = policy == "layer-defensivekv" and model == "gemma3-270m"
+            return (0.1 * (0.5 * wobble if better else 1) * (1.5 * wobble if policy == "keepkv" else 1), 0.5)
+
+        self.lose("claims", numbers)
+        header, rows = order.counted(self.studies)
+        self.assertEqual(header, ["paper", "method", "baselines", "Gemma, 0.1", "Gemma, 0.35", "SmolLM2, 0.1", "SmolLM2, 0.35"])
+        cells = {row[1]: row[2:] for row in rows}
+        self.assertEqual(cells["`layer-defensivekv`"], [5, "5 less", "5 less", "none told", "none told"])
+        self.assertEqual(cells["`keepkv`"], [5] + ["5 more"] * 4)
+        self.assertEqual(cells["`restkv`"], [5] + ["none told"] * 4)
+        _, rows = order.parts(self.studies)
+        listed = {row[1]: row[2:] for row in rows}
+        self.assertEqual([one[:4] for one in listed["prior, with the maximum"]], ["0.51", "0.51", "1.00", "1.00"])
+        self.assertIn("Eq. 7 against convex merging", listed)
+        self.assertNotIn("moving average over time, not mean (Table 3)", listed)
+
+    def test_a_shape_is_compared_with_the_best_published_score_in_it(self):
+        def numbers(model, text, policy):
+            return {"kvzip:set": 0.2, "kvcompose:set": 0.4 if model == "gemma3-270m" else 0.1,
+                    "rehearsal:recent-set": 0.1}.get(policy, 0.3), 0.5
+
+        self.lose("shapes", numbers)
+        rows = [row for row in order.in_shapes(self.studies)[1] if row[0] == "one set per layer"]
+        self.assertEqual(rows[0][2:], ["`kvzip:set`"] * 4 + ["`kvcompose:set`"] * 4)
+        self.assertEqual(rows[1][:2], ["one set per layer", "`rehearsal:recent-set`"])
+        self.assertEqual([one[:4] for one in rows[1][2:]], ["0.50"] * 4 + ["1.00"] * 4)
+        self.assertTrue(rows[-1][1].endswith("(hindsight)"))
+
+    def test_a_part_is_judged_by_what_ours_loses_without_it(self):
+        without = order.PARTS["without its competition"]
+        self.lose("parts", lambda model, _, policy: (0.3 if policy == without and model == "gemma3-270m" else 0.1, 0.5))
+        rows = {row[0]: [one[:4] for one in row[1:]] for row in order.ablated(self.studies)[1]}
+        self.assertEqual(rows["without its competition"], ["3.00", "3.00", "1.00", "1.00"])
+        self.assertEqual(rows["attention of the prompt's queries for its scores"], ["1.00"] * 4)
+        self.assertEqual(len(rows), 5)
+
+    def test_chunks_are_compared_on_the_same_texts(self):
+        self.lose("chunks", lambda _, text, policy: (0.1 if policy == "kvzip" else 0.2, 0.5))
+        self.lose("long", lambda *_: (0.2, 0.5))
+        rows = {row[0]: row[1:] for row in order.chunked(self.studies)[1]}
+        self.assertEqual([one[:4] for one in rows["`kvzip`"]], ["0.50"] * 4)
+        self.assertEqual([one[:4] for one in rows["`kvgrad`"]], ["1.00"] * 4)
+        self.assertEqual(len(rows), len(order.EXPERIMENTS["chunks"].policies) - 1)
+
+    def test_stream_errors_that_are_the_losses_foretell_them(self):
+        places = {one: place for place, one in enumerate(order.EXPERIMENTS["presets"].policies)}
+
+        def numbers(model, _, policy):
+            loss = 0.1 + 0.01 * places[policy]
+            return loss, loss if model == "gemma3-270m" or places[policy] >= 11 else -loss
+
+        for name in ("presets", "long"):
+            self.lose(name, numbers)
+        rows = order.predicted(self.studies)[1]
+        self.assertEqual([row[:2] for row in rows], [["Gemma", 704], ["SmolLM2", 704], ["Gemma", 2304], ["SmolLM2", 2304]])
+        self.assertEqual(rows[0][2:], ["1.00 [1.00, 1.00]"] * 4)
+        self.assertEqual(rows[1][4:], ["-1.00 [-1.00, -1.00]"] * 2)
+
     def test_what_kvsim_study_is_given(self):
         words = order.options("horizon")
         self.assertEqual([words[words.index(one) + 1] for one in ("--prompt-tokens", "--steps", "--probe")],
