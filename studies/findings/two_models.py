@@ -34,11 +34,12 @@ HEADER = ["model", "text", "category", "policy", "budget", "prompt_tokens", "lat
 
 
 def rows(folder):
-    """A row per model, document, policy and budget, of documents that both models read."""
+    """A row per model, document, policy and budget, of documents that all models of the study read."""
+    names = [name for name in MODELS if (folder / name).is_dir()]
     found = pandas.concat([pandas.read_csv(folder / name / "losses.csv", dtype={"budget": str})
-                           .assign(model=name) for name in MODELS])
-    both = found.groupby("text").model.nunique() == len(MODELS)
-    found = found[found.text.map(both)].sort_values(["model", "text"], kind="stable")
+                           .assign(model=name) for name in names])
+    every = found.groupby("text").model.nunique() == len(names)
+    found = found[found.text.map(every)].sort_values(["model", "text"], kind="stable")
     yield from found[HEADER].map(lambda one: f"{one:.5g}" if isinstance(one, float) else one).values.tolist()
 
 
