@@ -7,6 +7,10 @@ KVSIM_CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/kvsim
 LOG=$(mktemp "${TMPDIR:-/tmp}/kvsim-script.XXXXXX")
 trap 'rm -f "$LOG"' EXIT
 
+# Some containers tell Python to keep no compiled modules: each process would then compile PyTorch and all
+# else that it imports anew, which takes seconds of a core. What is installed here comes without them, too.
+unset PYTHONDONTWRITEBYTECODE
+
 PACKAGES="g++ cmake ninja-build pkg-config git ccache
   libhdf5-dev libeigen3-dev libboost-dev libboost-program-options-dev libboost-context-dev
   libfmt-dev nlohmann-json3-dev libtomlplusplus-dev zlib1g-dev libxxhash-dev catch2

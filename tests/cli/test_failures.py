@@ -320,6 +320,8 @@ class Test:
         folder.mkdir()
         case = Case(self.kvsim, name, folder)
         case.clear()
+        case.run({"PYTHONDONTWRITEBYTECODE": ""})   # the runs after it find all modules compiled
+        case.clear()
         begin = []
         code, said = case.run({}, after=lambda child: begin.append(case.begun(child)))
         seconds = time.monotonic() - begin[0]

@@ -20,6 +20,7 @@ class Installed(unittest.TestCase):
         subprocess.run(["cmake", "--install", ROOT / "build", "--prefix", cls.prefix],
                        check=True, stdout=subprocess.DEVNULL)
         cls.share = cls.prefix / "share" / "kvsim"
+        cls.compiled = list(cls.share.rglob("__pycache__"))   # before anything is run there
 
     @classmethod
     def tearDownClass(cls):
@@ -40,7 +41,7 @@ class Installed(unittest.TestCase):
         for name in ("plots/draw.py", "data/sample.h5", "data/capture.py", "data/closed_loop.py",
                      "python/kvsim/kvtrace/writer.py", "python/kvsim/plots/draw.py"):
             self.assertTrue((self.share / name).is_file(), name)
-        self.assertEqual([], list(self.share.rglob("__pycache__")))
+        self.assertEqual([], self.compiled)
         documents = self.prefix / "share" / "doc" / "kvsim"
         self.assertTrue((documents / "policies.md").is_file())
         self.assertTrue((documents / "LICENSE").is_file())
