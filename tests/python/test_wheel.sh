@@ -9,8 +9,19 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 dist=$(cd "$1" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-/usr/bin/python3 -m venv "$work/venv"
-"$work/venv/bin/pip" install -q --no-compile --disable-pip-version-check "$dist"/kvsim-*.whl
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/kvsim
+plots=$cache/plots/bin/python
+if [ "${2:-}" != --sdist ] && [ -f "$cache/plots/plots-requirements.txt.installed" ]; then
+  # What the wheel requires, and no more, is linked from there, compiled modules with it.
+  /usr/bin/python3 -m venv --without-pip "$work/venv"
+  site=$("$work/venv/bin/python" -c 'import site; print(site.getsitepackages()[0])')
+  "$plots" -P "$here/link_required.py" "$dist"/kvsim-*.whl "$site"
+  "$plots" -m pip --python "$work/venv/bin/python" install -q --no-compile --disable-pip-version-check \
+    --no-index "$dist"/kvsim-*.whl
+else
+  /usr/bin/python3 -m venv "$work/venv"
+  "$work/venv/bin/pip" install -q --no-compile --disable-pip-version-check "$dist"/kvsim-*.whl
+fi
 program=$("$work/venv/bin/python" -c "import kvsim.program as p; print(p.find_program())")
 case $program in
   "$work"/*) ;;
@@ -49,7 +60,7 @@ else
 fi
 
 # A new user's tour with a model: the environment sees PyTorch, and no other part of a clone.
-torch=${XDG_CACHE_HOME:-$HOME/.cache}/kvsim/torch
+torch=$cache/torch
 if "$torch/bin/python" -c 'import torch, transformers, optuna, xxhash' 2>/dev/null; then
   "$torch/bin/python" -c 'import site; print(site.getsitepackages()[0])' \
     >"$("$work/venv/bin/python" -c 'import site; print(site.getsitepackages()[0])')/torch.pth"
