@@ -35,7 +35,7 @@ newest() {
   "$cache/newest/bin/python" "$@"
 }
 
-# together PYTHON TEST...: modules of tests in one process, which imports PyTorch once.
+# together PYTHON TEST...: modules of tests in one process, which imports PyTorch, or what draws, once.
 together() {
   PYTHONPATH=tests/capture:tests/python "$1" -m unittest "${@:2}"
 }
@@ -99,20 +99,11 @@ group_live_caches() {   # label: capture
   newest tests/capture/test_live_caches.py
 }
 group_package() {   # label: python
-  plots tests/python/test_tool.py
-  plots tests/python/test_card.py
-  plots tests/python/test_package.py
-  plots tests/python/test_functions.py
-  plots tests/python/test_comparison.py
-  plots tests/python/test_tables.py
-  plots tests/python/test_head_gates.py
-  plots tests/python/test_writer_path.py
-  plots tests/python/test_untrusted.py
-  plots tests/python/test_fuzz.py
+  together plots test_tool test_card test_package test_functions test_comparison test_tables test_head_gates \
+    test_writer_path test_untrusted test_fuzz
 }
 group_search() {   # label: python
-  plots tests/python/test_search.py
-  plots tests/python/test_search_ranks.py
+  together plots test_search test_search_ranks
 }
 group_models() {   # label: capture
   together newest test_model test_models test_latent test_engines test_token_dropping
