@@ -113,14 +113,15 @@ class Live(unittest.TestCase):
 
     def test_keeps_what_replay_keeps_entry_by_entry(self):
         self.assertGreaterEqual(len(RECORDS), 20)
-        for record in RECORDS:
-            results = kvsim.replay(self.trace, record, BUDGET, save_keep=True, threads=1)
+        results = kvsim.replay(self.trace, RECORDS, BUDGET, save_keep=True, threads=1)
+        self.assertEqual(results.sizes["policy"], len(RECORDS))
+        for place, record in enumerate(RECORDS):
             press = self.press(record)
             self.under(press, transformers.DynamicCache())
             with self.subTest(press.policy.record):
                 self.assertEqual(sorted(press.kept), self.trace.layers)
                 found = np.stack([press.kept[layer] for layer in sorted(press.kept)])
-                np.testing.assert_array_equal(found, results.kept_mask.values[0, 0] == 1)
+                np.testing.assert_array_equal(found, results.kept_mask.values[place, 0] == 1)
                 self.assertTrue(0.2 < found.mean() < 0.45, found.mean())
 
     def test_gives_the_logits_of_the_closed_loop_whatever_holds_the_cache(self):
