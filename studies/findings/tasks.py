@@ -2,32 +2,40 @@
 
 DIR is a study with tasks (kvsim study --tasks). Writes its accuracy.csv, agreement.csv and tried.csv
 to studies/contributed/MODEL/, and studies/tasks.png, which without DIR is drawn of those that stand
-there; `pages` makes the tables of studies/tasks.md of them.
+there; `pages` makes the tables of studies/tasks.md of them. A study of the second model has tasks alone, which
+--options prints for `kvsim study`, and stands in studies/losses/tasks_*.csv.
 """
 
 import argparse
+import json
 import shutil
 from pathlib import Path
 
 import pandas
 
 from kvsim.plots import statistics, style
-from . import plan
+from . import plan, set_aside
 
 MODEL = "SmolLM2-135M-Instruct"
 FILES = ("accuracy.csv", "agreement.csv", "tried.csv")
 ALL = "all"
+#: Tasks whose prompts have examples or name what they ask for, so that a base model can do them.
+SECOND, SECOND_TASKS = "gemma3-270m", "labels,codes,lookup,needle"
 NAMED = ("rehearsal:reread", "rehearsal:recent", "kvzip", "layer-defensivekv:code,window=16",
          "streaming")
 BY_TASK = (0.2, 0.5)   # budgets of the tables by task
 
 
+def place(studies, model, name):
+    """Where a table of a model's tasks stands."""
+    return studies / (f"losses/tasks_{name}" if model == SECOND else f"contributed/{MODEL}/{name}")
+
+
 class Tables:
     """What stands in studies/ of a study with tasks."""
 
-    def __init__(self, studies):
-        folder = studies / "contributed" / MODEL
-        self.accuracy, self.agreement, self.tried = (pandas.read_csv(folder / one) for one in FILES)
+    def __init__(self, studies, model=MODEL):
+        self.accuracy, self.agreement, self.tried = (pandas.read_csv(place(studies, model, one)) for one in FILES)
 
     @property
     def budgets(self):
@@ -58,9 +66,9 @@ def shown(value):
     return "-" if value != value else f"{value:.2f}"
 
 
-def accuracy(studies):
+def accuracy(studies, model=MODEL):
     """Header and rows: accuracy of all tasks by policy and budget."""
-    tables = Tables(studies)
+    tables = Tables(studies, model)
     cells = tables.of(ALL)
 
     def cell(policy, budget):
@@ -72,9 +80,9 @@ def accuracy(studies):
              for policy in tables.policies()])
 
 
-def by_task(studies):
+def by_task(studies, model=MODEL):
     """Header and rows: accuracy by task, at two budgets."""
-    tables = Tables(studies)
+    tables = Tables(studies, model)
     cells = {task: tables.of(task) for task in tables.tasks}
 
     def cell(policy, task):
@@ -86,9 +94,9 @@ def by_task(studies):
              for policy in tables.policies()])
 
 
-def by_question(studies):
+def by_question(studies, model=MODEL):
     """Header and rows: accuracy with the question known and unknown, at two budgets."""
-    tables = Tables(studies)
+    tables = Tables(studies, model)
     forms = ("known", "unknown")
     cells = {form: tables.of(ALL, form) for form in forms}
     return (["policy", *(f"{form}, {budget:g}" for form in forms for budget in BY_TASK)],
@@ -104,20 +112,20 @@ def said(one):
     return shown(one.spearman) + alike
 
 
-def orders(studies):
+def orders(studies, model=MODEL):
     """Header and rows: rank correlation by task and budget, and pairs ordered alike."""
-    tables = Tables(studies)
+    tables = Tables(studies, model)
     rows = [[f"**all tasks, KL over {by}**",
              *(said(tables.order(ALL, budget, by)) for budget in tables.budgets)]
-            for by in ("answers", "texts")]
+            for by in ("answers", "texts") if (tables.agreement.by == by).any()]
     rows += [[f"`{task}`", *(said(tables.order(task, budget, "answers"))
                              for budget in tables.budgets)] for task in tables.tasks]
     return ["task", *(f"{budget:g}" for budget in tables.budgets)], rows
 
 
-def tried(studies):
+def tried(studies, model=MODEL):
     """Header and rows: instances tried and answered right by the full cache."""
-    tables = Tables(studies)
+    tables = Tables(studies, model)
     rows = {}
     for one in tables.tried.itertuples():
         rows.setdefault(one.task, {})[one.question] = f"{one.solved} of {one.tried}"
@@ -164,17 +172,29 @@ def draw(studies):
     return fig
 
 
+def options(studies):
+    """What `kvsim study` is given for the second model: the policies that the first had, and one found since."""
+    policies = [*Tables(studies).policies(), set_aside.STREAM]
+    return ["--texts", "none", "--tasks", SECOND_TASKS, "--instances", "20", "--budget", "0.1,0.2,0.5",
+            *(word for one in policies for word in ("--policy", one))]
+
+
 def main():
     parser = argparse.ArgumentParser(prog="tasks.py", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", metavar="DIR", type=Path, nargs="?")
     parser.add_argument("-o", "--out", default=Path("studies"), type=Path, metavar="STUDIES")
-    options = parser.parse_args()
-    for name in FILES if options.folder else ():
-        shutil.copyfile(options.folder / name, options.out / "contributed" / MODEL / name)
+    parser.add_argument("--options", action="store_true")
+    given = parser.parse_args()
+    if given.options:
+        print("\n".join(options(given.out)))
+        return
+    for name in FILES if given.folder else ():
+        model = json.loads((given.folder / "study.json").read_text())["model"]
+        shutil.copyfile(given.folder / name, place(given.out, model, name))
     style.use()
-    style.save(draw(options.out), options.out / "tasks.png")
-    print(options.out / "tasks.png")
+    style.save(draw(given.out), given.out / "tasks.png")
+    print(given.out / "tasks.png")
 
 
 if __name__ == "__main__":
