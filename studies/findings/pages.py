@@ -188,7 +188,7 @@ FROM_TABLES = {
         "accuracy": tasks.accuracy, "by task": tasks.by_task, "by question": tasks.by_question,
         "order": tasks.orders, "tried": tasks.tried}.items()},
     **{f"tasks on {tasks.SECOND}, {name}": (lambda studies, make=make: table(*make(studies, tasks.SECOND))) for name, make in {
-        "accuracy": tasks.accuracy, "order": tasks.orders, "tried": tasks.tried}.items()},
+        "accuracy": tasks.accuracy, "by task": tasks.by_task, "order": tasks.orders, "tried": tasks.tried}.items()},
 }
 
 

@@ -19,8 +19,8 @@ from . import plan, set_aside
 MODEL = "SmolLM2-135M-Instruct"
 FILES = ("accuracy.csv", "agreement.csv", "tried.csv")
 ALL = "all"
-#: Tasks whose prompts have examples or name what they ask for, so that a base model can do them.
-SECOND, SECOND_TASKS = "gemma3-270m", "labels,codes,lookup,needle"
+#: Tasks that are one text, so that a base model, which has no turns, can be asked them.
+SECOND, SECOND_TASKS = "gemma3-270m", "labels,codes,lookup"
 NAMED = ("rehearsal:reread", "rehearsal:recent", "kvzip", "layer-defensivekv:code,window=16",
          "streaming")
 BY_TASK = (0.2, 0.5)   # budgets of the tables by task

@@ -225,7 +225,7 @@ def study(args: argparse.Namespace, load=None, tell=None) -> int:
         if not args.quiet:
             print_tables(folder, args)
             print(f"{paths['index.html']} written")
-    return len(failed)
+    return int(bool(failed) or any(getattr(one, "refused", "") for one in chosen))
 
 
 def print_tables(folder, args: argparse.Namespace) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pandas
 
-from ..errors import UsageError
+from ..errors import DataError, UsageError
 from ..kvtrace.kept_sets import ResultsFile
 from ..kvtrace.markup import parse_text
 from ..kvtrace.prompt import render, tokenize
@@ -33,13 +33,14 @@ def records_of(line: dict) -> set[str]:
     return {*(one["policy"] for one in line["outcomes"]), *line.get("unserved", ())}
 
 
-@dataclass(frozen=True)
+@dataclass
 class Sheet:
     """A task, asked with the question known or unknown, and its file."""
 
     task: Task
     question: str
     lines: Lines
+    refused: str = ""   # why the model cannot be asked it
 
     @property
     def name(self) -> str:
@@ -61,7 +62,7 @@ class Sheet:
         how many are, and how many that is. What is added to the sheet while one goes on counts."""
         known, solved = self.tried(), 0
         for number in range(TRIES * instances):
-            if solved == instances:
+            if solved == instances or self.refused:
                 return
             have = known.get(number, set())
             lacks = [] if have is None else [i for i, one in enumerate(records) if one not in have]
@@ -71,10 +72,13 @@ class Sheet:
             solved += known.get(number) is not None
 
     def ask(self, folder: Folder, number: int, loaded, settings, policies: list[str]) -> None:
-        self.lines.add(run_instance(folder, self, loaded, settings, number, policies))
+        try:
+            self.lines.add(run_instance(folder, self, loaded, settings, number, policies))
+        except (UsageError, DataError) as error:   # such as turns, where the tokenizer has no chat template
+            self.refused = str(error).splitlines()[0]
 
     def warning(self) -> str:
-        return ""
+        return self.refused and f"{self.name} left out: {self.refused}"
 
 
 def sheets(folder: Folder, names: list[str]) -> list[Sheet]:
