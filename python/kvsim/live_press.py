@@ -217,15 +217,15 @@ class LivePress(BasePress):
         self.kept = {}
         if prompts != 1:
             raise UsageError(f"batch of {prompts} prompts: kvsim.press takes one at a time")
-        if isinstance(mask, torch.Tensor) and not bool(mask.all()):
-            raise UsageError("attention_mask: found hidden tokens, expected a prompt without "
-                             "padding")
         if ids is None and self.probe is not None:
             raise UsageError(f"{self.policy.record}: reads the prompt's tokens again, but the model "
                              "was given inputs_embeds")
         if self.compression_ratio == 0:
             return
-        check_cache(cache)
+        check_cache(cache)   # first: with a cache of fixed size generate gives a mask of its free places
+        if isinstance(mask, torch.Tensor) and not bool(mask.all()):
+            raise UsageError("attention_mask: found hidden tokens, expected a prompt without "
+                             "padding")
         self._prefill = _Prefill(self, model, None if ids is None else ids[0], n)
         with in_words_of_python():
             self._prefill.listen()

@@ -264,6 +264,9 @@ class Live(unittest.TestCase):
         static = transformers.StaticCache(config=self.model.config, max_cache_len=2 * self.n)
         with self.assertRaisesRegex(kvsim.UsageError, "found a StaticCache.*expected a .*DynamicCache"):
             self.under(press, static)
+        with self.assertRaisesRegex(kvsim.UsageError, "found a StaticCache"), \
+                torch.inference_mode(), press(self.model):
+            self.model.generate(self.prompt(), max_new_tokens=2, cache_implementation="static")
         config = transformers.GptOssConfig(
             vocab_size=len(self.tokenizer), intermediate_size=48, num_hidden_layers=2,
             hidden_size=48, num_attention_heads=4, num_key_value_heads=2, head_dim=128,
