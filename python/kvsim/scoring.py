@@ -109,7 +109,7 @@ def score_layer(function: ScoreFunction, name: str, layer: Layer) -> np.ndarray:
         scores = as_array(given)
     except Error:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:   # sys.exit would end the command without a word
         raise Error(f"{where(error, function)}: {name}(layer {layer.index}): "
                     f"{_said(error)}") from error
     entries = layer.keys.shape[1]

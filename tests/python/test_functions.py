@@ -199,6 +199,9 @@ class CommandLine(WithFiles):
         def two(layer, more):
             return more
 
+        def leaves(layer):
+            sys.exit(3)
+
         class Scorer:
             def __call__(self, layer):
                 return np.linalg.inv(layer.keys[0][:, :3].astype("float32"))
@@ -210,6 +213,7 @@ class CommandLine(WithFiles):
                 (nothing, line_of(nothing), "wrong shape: found a NoneType"),
                 (two, line_of(two), "TypeError: .*missing 1 required positional argument"),
                 (functools.partial(two, more=1), line_of(two), r"wrong shape: found \[\]"),
+                (leaves, f"test_functions.py:{leaves.__code__.co_firstlineno + 1}", "SystemExit: 3"),
                 (Scorer(), f"test_functions.py:{Scorer.__call__.__code__.co_firstlineno + 1}", "LinAlgError")):
             with self.assertRaisesRegex(kvsim.Error, f"^{place}: mine\\(layer 0\\): {reason}"):
                 kvsim.replay(self.folder / "one.h5", kvsim.Policy(policy, name="mine"), 0.5)
