@@ -12,6 +12,7 @@ from typing import Any
 import xarray
 
 from .errors import UsageError
+from .plain import BYTE_ORDER_MARK, several
 from .program import call, exchange, in_words_of_python, options
 from .progress import Progress
 from .trace import Trace
@@ -20,19 +21,25 @@ from .trace import Trace
 _folders: list[tempfile.TemporaryDirectory] = []
 
 
+def whole_text(text: str) -> str:
+    """A text as it is tokenised: without the byte order mark that a file's may begin with."""
+    return text.removeprefix(BYTE_ORDER_MARK).strip()
+
+
 def conversation_of(messages: str | Sequence[Mapping[str, str]], spans: Mapping[str, str] | None,
                     compress_after: int | None, markup: bool) -> Any:
     """Messages with their marks as what the capture works on."""
-    from .kvtrace.markup import Conversation, Turn, check_span_name, parse_chat_json, parse_text
+    from .kvtrace.markup import (Conversation, Turn, check_roles, check_span_name, parse_chat_json, parse_text,
+                                 plain_text)
 
     if isinstance(messages, str):
-        conversation = (parse_text(messages, "messages") if markup else
-                        Conversation([Turn(None, messages.strip())]))
+        conversation = parse_text(messages, "messages") if markup else plain_text(messages)
     elif markup:
         conversation = parse_chat_json(json.dumps([dict(one) for one in messages]), "messages")
     else:
-        conversation = Conversation([Turn(str(one["role"]), str(one["content"]).strip())
+        conversation = Conversation([Turn(str(one["role"]), whole_text(str(one["content"])))
                                      for one in messages])
+        check_roles(conversation, "messages")
     for name, piece in (spans or {}).items():
         check_span_name(name, "spans")
         found = [turn for turn in conversation.turns if piece and piece in turn.text]
@@ -55,8 +62,8 @@ def capture(model: Any, tokenizer: Any = None,
             out: str | PathLike | None = None, *, inputs: Mapping[str, Any] | None = None,
             steps: int | None = None, answer: str = "", spans: Mapping[str, str] | None = None,
             compress_after: int | None = None, markup: bool = True, raw: bool = False,
-            layers: Sequence[int] | None = None, queries: int | str | None = None,
-            dtype: str = "float16", checks: int = 8, probes: Sequence[str] = (),
+            layers: Sequence[int] | int | str | None = None, queries: int | str | None = None,
+            dtype: str = "float16", checks: int = 8, probes: str | Sequence[str] = (),
             temperature: float = 0.0, top_p: float = 1.0, repetition_penalty: float = 1.0,
             seed: int = 0, ignore_end: bool = False, overwrite: bool = False,
             progress: bool | None = None) -> Trace:
@@ -83,7 +90,7 @@ def capture(model: Any, tokenizer: Any = None,
             steps. Without it the prompt ends where the answer begins.
         markup: contents may hold markers; False takes them literally.
         raw: no chat template.
-        layers: the model's numbers; all without.
+        layers: the model's numbers, also as "0,5,10-15"; all without.
         queries: the last so many of the prompt and all later ones; every query without, or "all".
         dtype: stored type: float16, float32 or bfloat16.
         checks: positions whose attention outputs are stored for :func:`kvsim.verify`.
@@ -118,9 +125,9 @@ def capture(model: Any, tokenizer: Any = None,
         out = Path(_folders[-1].name) / "trace.h5"
         call(out, "the captured trace")
     sampling = Sampling(temperature, top_p, repetition_penalty, seed, ignore_end)
-    options = CaptureOptions(layers=None if layers is None else sorted(set(layers)), window=queries,
-                             steps=steps, answer=answer.strip(), raw=raw, checks=checks,
-                             probes=list(probes), stored_type=dtype, sampling=sampling,
+    options = CaptureOptions(layers=_layers(layers), window=queries,
+                             steps=steps, answer=whole_text(answer), raw=raw, checks=checks,
+                             probes=several(probes), stored_type=dtype, sampling=sampling,
                              record={"tool": "kvsim.capture"}, wider='dtype="float32"')
     with _at_work(model, progress) as bar:
         check_target(Path(out), overwrite, [])
@@ -187,6 +194,20 @@ def _check_texts(tokenizer: Any, messages: Any) -> None:
             isinstance(messages, Sequence) and all(isinstance(one, Mapping) for one in messages)):
         raise UsageError(f"messages: found {messages!r:.60}, expected the text of a user's turn, "
                          'or [{"role": "user", "content": "..."}, ...]')
+
+
+def _layers(layers: Any) -> list[int] | None:
+    """`layers` of capture; a text is read as that of an option."""
+    if not isinstance(layers, str):
+        return None if layers is None else sorted(set(several(layers)))
+    from argparse import ArgumentTypeError
+
+    from .tool import number_list
+
+    try:
+        return number_list(layers)
+    except ArgumentTypeError as error:
+        raise UsageError(f"layers: {error}") from None
 
 
 def _window(queries: Any) -> int | None:

@@ -55,8 +55,8 @@ def readable(line: str) -> str:
         line = line.replace(path, name)
     line = re.sub("^kvsim(?: [a-z-]+)?: ", "", line).removesuffix("; see --help")
     # Advice in the words of Python.
-    return re.sub(r"--(overwrite|save-keep|per-head|fragility)\b",
-                  lambda found: found[1].replace("-", "_") + "=True", line)
+    return re.sub(r"--(overwrite|save-keep|per-head|fragility|pool)\b",
+                  lambda found: found[1].replace("-", "_") + "=True", line.replace("--no-markup", "markup=False"))
 
 
 @contextlib.contextmanager

@@ -43,6 +43,14 @@ class ParseText(unittest.TestCase):
             self.assertEqual(parse_text(text, "p.txt").turns[0].text, text)
         self.assertEqual(plain_text('<spam name="x">').turns[0].text, '<spam name="x">')
 
+    def test_misspelt_roles_are_refused(self):
+        for role, meant in {"usr": "user", "User": "user", "sytem": "system", "assistent": "assistant"}.items():
+            self.refused(f'<turn role="{role}">a</turn>', f'unknown role "{role}" (did you mean {meant}?)')
+            with self.assertRaisesRegex(Error, f"did you mean {meant}"):
+                parse_chat_json(json.dumps([{"role": role, "content": "a"}]), "c.json")
+        for role in ("user", "tool", "observation", "ipython"):
+            self.assertEqual(parse_text(f'<turn role="{role}">a</turn>', "p.txt").turns[0].role, role)
+
     def test_a_byte_order_mark_is_no_part_of_the_text(self):
         mark = "\ufeff"
         self.assertEqual(parse_text(mark + "Hello", "p.txt").turns[0].text, "Hello")

