@@ -27,12 +27,13 @@ import h5netcdf  # noqa: F401
 import matplotlib.image
 import numpy as np
 import xarray
+from matplotlib.text import Text
 
 import fake_results
 from kvsim.plots import draw, load, measures, style
-from kvsim.plots.figures import explain, fragility, retained_importance
+from kvsim.plots.figures import explain, fragility, retained_importance, stream_error, worst_case
+from kvsim.plots.figures import budget as figures_budget
 from kvsim.plots.figures import bytes as figures_bytes
-from kvsim.plots.figures import worst_case
 
 SMALL = {"policies": ("full", "random", "snapkv,window=16"), "budgets": (0.2, 0.5),
          "layers": (0, 5), "steps": 20}
@@ -180,6 +181,26 @@ class FiguresTest(PlotTest):
             options = SimpleNamespace(metric=metric, budget="0.2")
             figure = worst_case.draw(results, options, worst_case.find(results, options))
             self.assertEqual(len(figure.axes), panels, metric)
+
+    def test_figures_name_what_holds_another_share_than_the_budget_gives(self):
+        def held(data):
+            factors = np.ones((data.sizes["policy"], data.sizes["budget"]))
+            factors[1], factors[2, 1] = (9.84, 4.86), 0.9
+            why = np.select([factors > 1.05, factors < 0.95], [4, 5], 0).astype(np.float32)
+            return data.assign(held_of_budget=(("policy", "budget"), factors), unranked=(("policy", "budget"), why))
+        results = load.open_results(self.file(policies=("full", "h2o", "knorm"), budgets=(0.1, 0.2), edit=held))
+        more, less = ("\nhold over a twentieth more than the budget gives: h2o ({} times)",
+                      "\nhold over a twentieth less than the budget gives: knorm (0.9 times)")
+        self.assertEqual(measures.held_note([results], results.policies), more.format("4.86 to 9.84") + less)
+        self.assertEqual(measures.held_note([results], ["h2o", "full"], "10%"), more.format("9.84"))
+        self.assertEqual(measures.held_note([results], ["knorm"], "0.1"), "")
+        self.assertEqual(measures.held_note([load.open_results(self.file("old.nc"))], ["h2o"]), "")
+        options = SimpleNamespace(metric=None, budget="0.2", layers=None)
+        for figure in (stream_error, figures_budget, worst_case, retained_importance):
+            given = (figure.find(results, options),) if hasattr(figure, "find") else ()
+            drawn = figure.draw(results, options, *given)
+            texts = " ".join(" ".join(one.get_text() for one in drawn.findobj(Text)).split())
+            self.assertIn("more than the budget gives: h2o (", texts, figure.__name__)
 
     def test_an_unknown_metric_is_answered_with_the_known_ones(self):
         self.refused(2, "no metric 'lost'; known: stream_error, retained_importance, output_error, "

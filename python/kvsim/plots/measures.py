@@ -7,6 +7,8 @@ papers judge by.
 
 from typing import NamedTuple
 
+from ..plain import counted
+
 NAMES = ("stream_error", "retained_importance", "output_error", "residual_error")
 LEADING = ("stream_error", "output_error")  # the second where a trace has no residual norms
 BESIDE = "retained_importance"
@@ -89,3 +91,31 @@ def layers_note(files, names=("stream_error",)):
         return f"; stream error: of {min(told)}" if min(told) else ""
     return "; stream error: " + ", ".join(   # of several files: which
         f"of {count or 'all layers'} ({', '.join(of)})" for count, of in told.items())
+
+
+MOST_NAMED = 4   # policies in a note; the rest are counted
+
+
+def held_note(files, policies, budget=None):
+    """Names the policies that hold over a twentieth more or less than a budget gives (at the one nearest to
+    `budget`, where it is given): beside the others they look better or worse than they are."""
+    from .. import ranking   # to name the measures takes no package
+    from . import load
+
+    found = {ranking.HOLDS_MORE: {}, ranking.HOLDS_LESS: {}}
+    for results in files:
+        why, held = ranking.why_unranked(results.data), ranking.held_of_budget(results.data)
+        shown = results.budgets == results.nearest_budget(budget) if budget is not None else ...
+        for policy, reasons, factors in zip(results.policies, why, held):
+            for reason, factor in zip(reasons[shown], factors[shown]):
+                if reason in found and policy in policies and not load.is_full(policy):
+                    found[reason].setdefault(policy, []).append(factor)
+    notes = []
+    for reason, word in ((ranking.HOLDS_MORE, "more"), (ranking.HOLDS_LESS, "less")):
+        named = [f"{policy} ({' to '.join(dict.fromkeys(f'{end(own):.3g}' for end in (min, max)))} times)"
+                 for policy, own in found[reason].items()]
+        rest = len(named) - MOST_NAMED
+        if named:
+            notes.append(f"hold over a twentieth {word} than the budget gives: {', '.join(named[:MOST_NAMED])}"
+                         + (f" and {counted(rest, 'other')}" if rest > 0 else ""))
+    return "".join(f"\n{one}" for one in notes)

@@ -17,7 +17,8 @@ def find(results, options):
 
 def draw(results, options, panels):
     titles = {f"{one.title(results.layers)} ({one.unit})": one.table(results) for one in panels}
-    about = measures.layers_note([results], [panels[0].measure])
+    about = measures.layers_note([results], [panels[0].measure]) + \
+        measures.held_note([results], results.policies)
     if results.budgets.size == 1:
         fig, axes = style.dot_panels(results, results.policies, "Measures", about, titles, COLUMNS)
     else:

@@ -24,12 +24,12 @@ def find(results, options):
 def draw(results, options, policies):
     lost = results.loop_losses.sel(policy=policies).dropna("budget", how="all")
     panels = {"model's loss, KL divergence (nats)": ("kl_divergence_mean", lost)}
-    said, note = "The model ran with each policy's cache; mean over steps", ""
+    said, note = "The model ran with each policy's cache; mean over steps", measures.held_note([results], policies)
     if results.has(MEASURE):
         error = results.variable(MEASURE, "policy", "budget").sel(policy=policies)
         panels["stream error, rms over steps"] = (MEASURE, error.sel(budget=lost.budget))
         said = f"Left: {said[0].lower()}{said[1:]}. Right: what replay foretold"
-        note = measures.layers_note([results])
+        note = measures.layers_note([results]) + note
     fig = named_lines(results, policies, "What the model lost", f"{note}\n{said}. Lower is better.", {
         label: (measure, values.where(values > 0)) for label, (measure, values) in panels.items()}, 2.9)
     style.numbers(fig, ["policy", "budget", *panels],

@@ -10,7 +10,7 @@ import numpy as np
 import pandas
 from matplotlib.ticker import MaxNLocator
 
-from .. import load, style
+from .. import load, measures, style
 
 TITLE = "retained importance over steps, one panel per layer"
 NEEDS = ("retained_importance",)
@@ -30,6 +30,7 @@ def draw(results, options):
     values = results.variable("retained_importance", "policy", "layer", "budget", "step")
     values = values.sel(budget=budget, policy=policies)
     lines = len(rivals) <= FEW
+    held = measures.held_note([results], policies, options.budget or "0.5")
     if not lines:
         means = values.mean(["layer", "step"]).fillna(-1).values
         values = values.isel(policy=np.argsort(-means, kind="stable"))
@@ -37,7 +38,7 @@ def draw(results, options):
     height = 1.5 if lines else 0.3 + row * len(policies)
     fig, axes = style.panels(
         f"Retained importance over steps at budget {results.budget_text(budget)}",
-        f"{results.subtitle}\n{LINES if lines else MAPS}", len(layers), 4 if len(layers) <= 12 else 5,
+        f"{results.subtitle}{held}\n{LINES if lines else MAPS}", len(layers), 4 if len(layers) <= 12 else 5,
         height if len(layers) > 1 else max(2.9, height),
         style.policy_keys(results, policies, values) if lines else (),
         ("step (position of the query, tokens)", "retained importance (fraction)" if lines else ""),

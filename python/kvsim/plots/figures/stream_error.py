@@ -14,9 +14,9 @@ NEEDS = (MEASURE,)
 
 def draw(results, options):
     values = results.variable(MEASURE, "policy", "budget")
+    about = measures.layers_note([results]) + measures.held_note([results], results.policies)
     if results.budgets.size == 1:
-        fig, (ax,) = style.dot_panels(results, results.policies, "Stream error",
-                                      measures.layers_note([results]), {"": values}, 1)
+        fig, (ax,) = style.dot_panels(results, results.policies, "Stream error", about, {"": values}, 1)
         style.error_axis(ax, values, "x", MEASURE)
         ax.set_xlabel(LABEL)
         return fig
@@ -24,8 +24,7 @@ def draw(results, options):
     left = len(rivals) - len(style.leaders(results, rivals))
     grey = f" Grey: {counted(left, 'other')}." if left else ""
     return named_lines(results, results.policies, "Stream error by budget",
-                       f"{measures.layers_note([results])}\nLower is better.{grey}",
-                       {LABEL: (MEASURE, values)}, 3.0)
+                       f"{about}\nLower is better.{grey}", {LABEL: (MEASURE, values)}, 3.0)
 
 
 def named_lines(results, policies, title, about, panels, height):

@@ -91,7 +91,8 @@ def pages(several, options):
     said = f" at budget {', '.join(sorted(budgets))}"
     of = several[0].subtitle if len(several) == 1 else \
         f"{', '.join(sorted({one.model for one in several}))}, {counted(len(several), 'trace')}"
-    given = several, options, policies, measures.title(names), said, of + measures.layers_note(several, names)
+    given = several, options, policies, measures.title(names), said, of + measures.layers_note(several, names) + \
+        measures.held_note(several, policies, options.budget or "0.5")
     return {"traces": functools.partial(draw, *given, drawn, [one for one in there if one not in drawn]),
             "traces-table": functools.partial(draw_table, *given, [one for one in drawn if one.in_table][:3])}
 

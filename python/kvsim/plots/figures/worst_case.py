@@ -77,10 +77,11 @@ def draw(results, options, names):
     maps = [one for name in names for one in maps_of(name, cells, len(names) == 1)]
     beside = len(results.layers) <= BESIDE
     labels, size, row = style.row_labels(policies)
+    held = measures.held_note([results], policies, options.budget or "0.5")
     rows, columns = (math.ceil(len(maps) / 3), min(len(maps), 3)) if beside else (len(maps), 1)
     fig, axes = style.frame(
         f"{measures.title(names)} by layer at budget {results.budget_text(budget)}",
-        f"{results.subtitle}{measures.layers_note([results], names)}\n{READING}", rows, columns,
+        f"{results.subtitle}{measures.layers_note([results], names)}{held}\n{READING}", rows, columns,
         0.68 + row * len(policies), sharey=beside)
     for ax, one in zip(axes.flat, maps):
         values = one.values.values
