@@ -1,5 +1,6 @@
 """Paired differences of two policies, over steps or over traces."""
 
+import re
 from collections.abc import Iterable
 
 import numpy as np
@@ -123,6 +124,21 @@ def bounds(difference: dict, root: bool) -> tuple:
     return found, *(np.sqrt(found[one]) if root else found[one] for one in ("value", "low", "high"))
 
 
+def mixed(texts: list[Text]) -> list[str]:
+    """A sentence where traces are unlike: each ratio is of one trace, but their mean is over all."""
+    told = [text[0].attrs for text in texts]
+    models = {str(one.get("model", "")) for one in told}
+    lengths = [int(one.get("prompt_len", 0)) for one in told]
+    layers = {f"{text[0].sizes['layer']} of {int(one.get('num_layers', text[0].sizes['layer']))} layers"
+              for text, one in zip(texts, told) if "layer" in text[0].sizes}
+    parts = [f"{len(models)} models"] if len(models) > 1 else []
+    if max(lengths) > (1 + ranking.ALIKE) * min(lengths):
+        parts.append(f"prompts of {min(lengths)} to {max(lengths)} tokens")
+    if len(layers) > 1 and any(len(set(re.findall(r"\d+", one))) > 1 for one in layers):
+        parts.append(" and ".join(sorted(layers)))
+    return [f"The traces differ: {', '.join(parts)}; a mean over them is of all these."] if parts else []
+
+
 def sentences(frame: pandas.DataFrame, policies: tuple[str, str], texts: list[Text]) -> list[str]:
     """The table in words, a sentence a measure and one of how sure it is."""
     a, b = policies
@@ -148,6 +164,7 @@ def sentences(frame: pandas.DataFrame, policies: tuple[str, str], texts: list[Te
         if nowhere:
             said.append(f"At {nowhere} they cannot be compared at equal bytes: all budgets of {a} hold more, "
                         f"or all less, than {b}.")
+    said += mixed(texts)
     count, differ = len(frame), int(frame.differs.sum())
     over = f"{len(texts)} traces" if len(texts) > 1 else \
         f"{frame['count'].max()} steps of one trace, in circular blocks"

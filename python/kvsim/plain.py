@@ -49,8 +49,10 @@ def duration(seconds: float) -> str:
 
 
 def near(name: str, known: Iterable[str]) -> str:
-    """ " (did you mean X?)" where one of the known names is like it, else nothing."""
-    found = difflib.get_close_matches(name, list(known), 1)
+    """ " (did you mean X?)" where one of the known names is like it, else nothing: first a record that
+    changes a setting of it."""
+    known = list(known)
+    found = [one for one in known if one.startswith(f"{name},")] or difflib.get_close_matches(name, known, 1)
     return f" (did you mean {found[0]}?)" if found else ""
 
 

@@ -15,6 +15,7 @@ import fake_results  # noqa: E402
 import kvsim  # noqa: E402
 from kvsim import comparison_command, ranking  # noqa: E402
 from kvsim.errors import DataError, UsageError  # noqa: E402
+from kvsim.plain import near  # noqa: E402
 from kvsim.table_text import table_text  # noqa: E402
 
 
@@ -58,6 +59,22 @@ class CompareTest(unittest.TestCase):
                                    rtol=1e-5)
         self.assertEqual(table["count"].tolist(), [4])
         self.assertIn("4 traces", table.attrs["sentences"][-1])
+
+    def test_traces_that_differ_are_said_to(self):
+        def unlike(data):
+            data.attrs.update(trace_digest="b", trace="b.h5", model="other", num_layers=30)
+            return data
+
+        other = fake_results.write(self.folder / "b.nc", ["h2o", "snapkv"], [0.2, 0.5], edit=unlike,
+                                   prompt_len=800, layers=range(4))
+        said = kvsim.compare("h2o", "snapkv", [self.file("a"), other]).attrs["sentences"]
+        self.assertIn("The traces differ: 2 models, prompts of 400 to 800 tokens, 4 of 30 layers and 8 of 8 layers; "
+                      "a mean over them is of all these.", said)
+        said = kvsim.compare("h2o", "snapkv", [self.file("a"), self.file("c")]).attrs["sentences"]
+        self.assertNotIn("differ:", " ".join(said))
+
+    def test_a_policy_with_a_setting_is_nearer_than_another_name(self):
+        self.assertEqual(near("duo", ["d2o", "duo,table=t"]), " (did you mean duo,table=t?)")
 
     def test_what_is_not_held_alike_is_said(self):
         table = kvsim.compare("h2o", "snapkv", self.file("one", held=[[1.25, 1], [1, 1]]),
