@@ -20,6 +20,28 @@ HOSTILE = ["<script>window.hacked=1</script>", "</script><img src=x onerror=wind
            "\u2028", "javascript:window.hacked=1", "\U0001f469\u200d\U0001f680", " "]
 
 
+class HeldTest(PageTest):
+    """What holds another share than the budget gives is no best of the page."""
+
+    def test_what_holds_more_is_last_and_not_put_beside(self):
+        results, page = self.folder / "held.nc", self.folder / "held.html"
+        more = "h2o,allocate=threshold"
+        kvsim("replay", "data/sample.h5", "-o", results, "-q", "--layers", "0", "--budget", "0.1,0.2",
+              "--policy", more, "--policy", "snapkv", "--policy", "h2o")
+        kvsim("report", results, "-o", page)
+        self.browser.open(page)
+        numbers = Results(results)
+        values = dict(zip(numbers.policies, numbers["stream_error_rms"][:, 0]))
+        self.assertEqual(min(values, key=values.get), more)
+        rows = "return [...document.querySelectorAll('#verdict tbody tr')].map((row) => row.dataset.policy)"
+        ranked = sorted(values.keys() - {more}, key=values.get)
+        self.assertEqual(self.browser.run(rows), [*ranked, more])
+        self.assertEqual(self.browser.run(
+            "return document.querySelector('#verdict .badge.b').closest('tr').dataset.policy"), ranked[0])
+        self.browser.click('#verdict th[data-key="0.1"] button')   # asked for: by the number alone
+        self.assertEqual(self.browser.run(rows)[0], more)
+
+
 class HostileTest(PageTest):
     """Texts that would run, or turn their neighbours round, are shown as texts."""
 

@@ -61,7 +61,7 @@ def table(sources, hindsight=()):
                   unranked, held, held_share, budget_share)
     return {"policies": policies, "budgets": [{"label": one, "ratio": ratio[one]} for one in labels],
             "traces": [names[one] for one in digests], "measures": rows, "looks": looks_of(policies),
-            "held": plain(held), "hindsight": (unranked == ranking.HINDSIGHT).any(axis=1).tolist()}
+            "held": plain(held), "apart": (unranked > ranking.HINDSIGHT).tolist(), "hindsight": (unranked == ranking.HINDSIGHT).any(axis=1).tolist()}
 
 
 def fill(store, key, values):

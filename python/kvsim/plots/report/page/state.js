@@ -25,7 +25,7 @@ function setDefaults() {
 }
 
 /**
- * Policies of a trace, the best by the first measure first.
+ * Policies of a trace, the best by the first measure first; last those that are not ranked for what they hold.
  * @param {Trace} here @param {number} budget
  */
 function rankedPolicies(here, budget) {
@@ -37,7 +37,9 @@ function rankedPolicies(here, budget) {
     const found = measure.values[content.verdict.policies.indexOf(here.policies[p])]?.[column];
     return found === null || found === undefined ? Infinity : sign * found;
   };
-  return d3.range(here.policies.length).sort((/** @type {number} */ a, /** @type {number} */ b) => value(a) - value(b));
+  const apart = (/** @type {number} */ p) => content.verdict.apart[content.verdict.policies.indexOf(here.policies[p])]?.[column];
+  return d3.range(here.policies.length).sort((/** @type {number} */ a, /** @type {number} */ b) =>
+    Number(apart(a)) - Number(apart(b)) || value(a) - value(b));
 }
 
 /** The state as it stands behind the # of the address. */

@@ -6,7 +6,7 @@
  *   marks: string[][], equal: string[][]}} VerdictMeasure
  * @typedef {{policies: string[], budgets: {label: string, ratio: number}[], traces: string[],
  *   measures: VerdictMeasure[], looks: Record<string, {colour: number, dash: string, marker: string}>,
- *   hindsight: boolean[], held: (number|null)[][]}} Verdict
+ *   hindsight: boolean[], apart: boolean[][], held: (number|null)[][]}} Verdict
  * @typedef {Named & {layered: boolean, mean: string, worst: string|null, bounds: number[],
  *   layerBounds?: number[], layerExact?: boolean}} Series
  * @typedef {Named & {heads: number, blocks: string, bounds: number[]|null}} LayerMap

@@ -23,7 +23,10 @@ function verdictMeasure() {
   return content.verdict.measures.find((one) => one.id === state.measure) || content.verdict.measures[0];
 }
 
-/** Rows in the order that `state.sort` asks for: a budget, `policy`, or either behind a minus for the other way. */
+/**
+ * Rows in the order that `state.sort` asks for: a budget, `policy`, or either behind a minus for the other way. Unasked
+ * the best first, and last those that hold another share, lose nothing, or score all entries alike.
+ */
 function sortedPolicies() {
   const measure = verdictMeasure(), verdict = content.verdict;
   if (!measure) return d3.range(verdict.policies.length);
@@ -38,6 +41,8 @@ function sortedPolicies() {
   const sign = turn * (measure.better === "high" ? -1 : 1);
   return order.sort((/** @type {number} */ a, /** @type {number} */ b) => {
     const x = measure.values[a][column], y = measure.values[b][column];
+    const apart = key ? 0 : Number(verdict.apart[a][column]) - Number(verdict.apart[b][column]);
+    if (apart) return apart;
     return x === null ? (y === null ? a - b : 1) : y === null ? -1 : sign * (x - y) || a - b;
   });
 }
