@@ -12,6 +12,7 @@
 #include "cli/terminal.hpp"
 #include "io/results.hpp"
 #include "io/side_files.hpp"
+#include "io/temporary_file.hpp"
 #include "run/study/known_results.hpp"
 
 namespace kvsim::cli::explain_command {
@@ -279,9 +280,7 @@ int run(const Values& values) {
   const auto files = values["results"].as<std::vector<std::string>>();
   if (!has(values, "out"))
     usage_error({"missing -o", "details", "", "kvsim details RESULTS.nc... -o FOLDER"});
-  std::error_code fault;
-  fs::create_directories(text(values, "out"), fault);
-  if (fault) usage_error({"the folder cannot be made", text(values, "out"), fault.message()});
+  make_folder(text(values, "out"));
   for (size_t number = 0; number < files.size(); ++number)
     write_details(values, files[number], files.size(),
                   (fs::path(text(values, "out")) / fmt::format("{}.nc", number + 1)).string());

@@ -39,13 +39,6 @@ constexpr const char* kDefaultBudgets[] = {"0.1", "0.2", "0.3", "0.5", "0.7"};
 constexpr const char* kFragilePolicies[] = {"importance,allocate=ada,ada_floor=0", "importance",
                                             "oracle-mean"};
 
-/// The number of a word among those of an option.
-size_t word_typed(const StudyOption& option, const std::string& typed) {
-  const auto found = std::ranges::find(option.words, typed);
-  if (found != option.words.end()) return static_cast<size_t>(found - option.words.begin());
-  usage_error({"unknown value", "--" + option.flag, typed, option.expected()});
-}
-
 std::vector<std::string> names_typed(const Values& values, const StudyOption& option) {
   const std::vector<std::string> typed = texts(values, option.flag.c_str());
   if (option.known == nullptr) return typed;
@@ -63,9 +56,10 @@ void read_measure_options(const Values& values, StudyOptions& options) {
       option.set_number(options, 1);
     } else {
       const std::string typed = text(values, option.flag.c_str());
-      if (option.type == OptionType::word)
-        option.set_number(options, static_cast<double>(word_typed(option, typed)));
-      else if (option.type == OptionType::count)
+      if (option.type == OptionType::word) {
+        if (!option.set(options, typed))
+          usage_error({"unknown value", where, typed, option.expected()});
+      } else if (option.type == OptionType::count)
         option.set_number(
             options, static_cast<double>(parse_count(typed, where, static_cast<int64_t>(option.low),
                                                      static_cast<int64_t>(option.high))));

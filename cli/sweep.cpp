@@ -5,7 +5,6 @@
 #include <chrono>
 #include <nlohmann/json.hpp>
 
-#include "analysis/dataset.hpp"
 #include "cli/command.hpp"
 #include "cli/options.hpp"
 #include "cli/package.hpp"
@@ -73,17 +72,18 @@ std::vector<Option> options() {
           {"table"}};
 }
 
-struct Shard {
-  int64_t index = 1;
-  int64_t count = 1;
-};
-
-Shard chosen_shard(const Values& values) {
-  if (!has(values, "shard")) return {};
+/// Number and count of --shard, which knows nothing of the best settings.
+std::pair<int64_t, int64_t> chosen_shard(const Values& values) {
+  if (!has(values, "shard")) return {1, 1};
   const std::string typed = text(values, "shard");
   const size_t slash = typed.find('/');
   if (slash == std::string::npos) usage_error({"not a share", "--shard", typed, "I/N, e.g. 1/4"});
   const int64_t count = parse_count(typed.substr(slash + 1), "--shard", 1, 1000000);
+  for (const char* table : {"csv", "json", "metric", "table"})
+    if (count > 1 && has(values, table) && !has(values, "plan"))
+      usage_error({.what = "one share does not know the best settings",
+                   .where = std::string("--") + table,
+                   .hint = "run the sweep without --shard where the merged files are"});
   return {parse_count(typed.substr(0, slash), "--shard", 1, count), count};
 }
 
@@ -94,102 +94,70 @@ std::string duration(double seconds) {
   return fmt::format("{:.1f} h", seconds / 3600);
 }
 
-/// Work to be done and its cost.
-Json planned(const SweepPlan& plan, const SweepRun& run) {
-  Json all = {{"units", Json::array()}, {"files", Json::array()}};
+/// The work and its cost.
+Json planned(const SweepPlan& plan) {
+  Json units = Json::array(), files = Json::array();
   double seconds = 0;
-  int64_t memory = 0;
-  for (const SweepGroup& group : run.groups()) {
-    const SweepJob& job = plan.jobs()[group.job];
-    size_t missing = 0;
-    for (const size_t unit : group.units) {
-      const bool done = run.is_there(group, unit);
-      missing += done ? 0 : 1;
-      all["units"].push_back({{"results", job.name},
-                              {"policy", job.options.records[unit].canonical()},
-                              {"done", done},
-                              {"seconds", job.units[unit].seconds / threads()}});
+  int64_t memory = 0, groups = 0;
+  for (const SweepJob& job : plan.jobs()) {
+    files.push_back(job.path);
+    groups += std::ssize(job.groups);
+    for (const SweepGroup& group : job.groups) {
+      for (const size_t unit : group.units)
+        units.push_back({{"results", job.name},
+                         {"policy", job.options.records[unit].canonical()},
+                         {"done", group.there},
+                         {"seconds", job.units[unit].seconds / threads()}});
+      if (group.there) continue;
+      seconds += group.seconds / threads();
+      memory = std::max(memory, job.memory(group));
     }
-    if (missing == 0) continue;
-    seconds += group.seconds / threads() * static_cast<double>(missing) /
-               static_cast<double>(group.units.size());
-    memory = std::max(memory, plan.memory(group));
   }
-  all["groups"] = run.groups().size();
-  for (const size_t job : run.jobs()) all["files"].push_back(run.target(plan.jobs()[job]));
-  all["seconds"] = seconds;
-  all["threads"] = threads();
-  all["memory_bytes"] = memory;
-  return all;
+  return {{"units", units},     {"files", files},       {"groups", groups},
+          {"seconds", seconds}, {"threads", threads()}, {"memory_bytes", memory}};
 }
 
-void print_plan(const Json& all, bool json) {
-  if (json) {
-    fmt::print("{}\n", printable_json(all.dump(2)));
-    return;
-  }
+void print_plan(const Json& all) {
   size_t there = 0;
   for (const Json& unit : all["units"]) {
     there += unit["done"] ? 1 : 0;
     fmt::print("{}  {:>8}  {}  {}\n", unit["done"] ? "done" : "to do", duration(unit["seconds"]),
-               printable(unit["results"].get<std::string>()),
-               printable(unit["policy"].get<std::string>()));
+               printable(unit["results"]), printable(unit["policy"]));
   }
   fmt::print("{} in {}, {} of them done; results files: {}\n", counted(all["units"].size(), "unit"),
              counted(all["groups"], "group"), there, all["files"].size());
-  for (const Json& file : all["files"]) fmt::print("  {}\n", printable(file.get<std::string>()));
+  for (const Json& file : all["files"]) fmt::print("  {}\n", printable(file));
   fmt::print("estimated: {} on {}, {} MiB of memory\n", duration(all["seconds"]),
              counted(all["threads"], "thread"), all["memory_bytes"].get<int64_t>() >> 20);
 }
 
-/// Units done, rate and remaining time in one line.
-class Reporter {
- public:
-  void operator()(const SweepProgress& progress) {
-    const double seconds =
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
-    const double share = progress.all_cost > 0 ? progress.cost / progress.all_cost : 1;
-    std::string line = fmt::format("{:.0f} of {}", progress.units,
-                                   counted(static_cast<int64_t>(progress.all_units), "unit"));
-    if (share > 0 && seconds > 0)
-      line += fmt::format(", {:.1f} per minute, {} left", 60 * progress.units / seconds,
-                          duration(seconds * (1 - share) / share));
-    bar_.update(share, line + ", " + progress.what);
-  }
-  void clear() { bar_.clear(); }
-
- private:
-  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
-  Progress bar_{"sweep", std::chrono::seconds(60)};
-};
-
 /// Summary of the whole sweep; of shards, only the merged files can say it.
-void print_best(const Values& values, const SweepPlan& plan, const SweepRun& sweep,
+void print_best(const Values& values, const SweepPlan& plan,
                 const std::vector<std::string>& asked) {
   const bool printed = has(values, "json") || verbosity() != Verbosity::quiet;
   if (!printed && !has(values, "csv")) return;
-  const BestTable table = best_settings(plan, sweep, asked.empty() ? judged_measures() : asked);
+  const BestTable table = best_settings(plan, asked.empty() ? judged_measures() : asked);
   if (has(values, "csv")) write_file(best_csv(table), text(values, "csv"));
   if (!printed) return;
   const auto shown = asked.empty() ? usual_measures(table.measured) : asked;
   const TableForm form = table_form(values);
-  fmt::print("{}", has(values, "json") ? printable_json(best_json(table))
-                   : form != TableForm::text
-                       ? printable_lines(table_text(best_paper(table, shown), form))
-                       : best_text(table, shown));
+  if (has(values, "json"))
+    fmt::print("{}", printable_json(best_json(table)));
+  else if (form == TableForm::text)
+    fmt::print("{}", best_text(table, shown));
+  else
+    fmt::print("{}", printable_lines(table_text(best_paper(table, shown), form)));
 }
 
 /// Measures of --metric; each must be in the results of every trace.
 std::vector<std::string> asked_measures(const Values& values, const SweepPlan& plan) {
   const std::vector<std::string> known = judged_measures();
   const auto asked = chosen_names(texts(values, "metric"), "metric", known, known);
-  for (const std::string& name : asked) {
-    const bool needed = contains(declared(name).needs, &kResidualNorm);
-    for (const SweepJob& job : plan.jobs())
-      if (needed && !job.reader->info().has_residual_norm)
+  for (const SweepJob& job : plan.jobs())
+    for (const std::string& name : asked)
+      if (contains(declared(name).needs, &kResidualNorm) && !job.reader->info().has_residual_norm)
         bad_data({"--metric " + name + " cannot be measured", job.reader->info().path,
                   "no residual_norm"});
-  }
   return asked;
 }
 
@@ -212,55 +180,53 @@ void check_functions(const Values& values, const SweepConfig& config) {
   }
 }
 
-void check_shard(const Values& values, const Shard& shard) {
-  for (const char* table : {"csv", "json", "metric", "table"})
-    if (shard.count > 1 && has(values, table) && !has(values, "plan"))
-      usage_error({.what = "one share does not know the best settings",
-                   .where = std::string("--") + table,
-                   .hint = "run the sweep without --shard where the merged files are"});
-}
-
 /// The units of this share that are missing.
-void work(const Values& values, const SweepConfig& config, SweepRun& sweep, Backend& backend) {
+void work(const Values& values, const SweepConfig& config, const SweepPlan& plan,
+          Backend& backend) {
   std::vector<std::string> inputs = config.traces;
   inputs.push_back(config.path);
-  sweep.prepare(has(values, "overwrite"), inputs);
+  make_folder(text(values, "out"));
+  for (const SweepJob& job : plan.jobs())  // the sweep's own file stays
+    check_target(job.path, has(values, "overwrite") || job.there, inputs);
   if (has(values, "csv")) check_target(text(values, "csv"), has(values, "overwrite"), inputs);
-  if (sweep.groups().empty()) note("nothing to do in this share");
+  if (plan.jobs().empty()) note("nothing to do in this share");
   hint_when_interrupted("finished units are kept: run the same command again and it goes on");
-  Reporter reporter;
+  Progress bar("sweep", std::chrono::seconds(60));
+  const auto begin = std::chrono::steady_clock::now();
   const auto message = [&](const std::string& said) {
-    reporter.clear();
+    bar.clear();
     note(said);
   };
-  sweep.run(backend, command_line(), {message, std::ref(reporter)});
+  const auto progress = [&](double done, const std::string& what) {
+    const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begin;
+    const double left = spent.count() * (1 - done) / done;
+    bar.update(done, done > 0 ? fmt::format("{}, {} left", what, duration(left)) : what);
+  };
+  plan.run(backend, command_line(), {message, progress});
   hint_when_interrupted(nullptr);
-  reporter.clear();
 }
 
 int run(const Values& values) {
   SweepConfig config = read_sweep_config(text(values, "config"));
   if (has(values, "trace")) config.traces = texts(values, "trace");
   if (!has(values, "scores")) check_functions(values, config);
-  const Shard shard = chosen_shard(values);
+  const auto [shard, shards] = chosen_shard(values);
   table_form(values);  // refused before any work
   if (!has(values, "out"))
     usage_error({"missing -o", "sweep", "", "kvsim sweep CONFIG.toml -o DIR"});
   const std::string folder = text(values, "out");
-  const bool plans = has(values, "plan");
   const std::unique_ptr<Backend> backend = chosen_backend(values);
-  check_shard(values, shard);
   serve_functions(values, typed_words(), config.options.records, config.traces, config.layers,
-                  plans ? "" : folder + "/scores");
-  const SweepPlan plan(config, note);
+                  has(values, "plan") ? "" : folder + "/scores");
+  const SweepPlan plan(config, note, folder, shard, shards);
   const std::vector<std::string> asked = asked_measures(values, plan);
-  SweepRun sweep(plan, folder, shard.index, shard.count);
-  if (plans) {
-    print_plan(planned(plan, sweep), has(values, "json"));
+  if (has(values, "plan")) {
+    const Json all = planned(plan);
+    has(values, "json") ? fmt::print("{}\n", printable_json(all.dump(2))) : print_plan(all);
     return kDone;
   }
-  work(values, config, sweep, *backend);
-  if (shard.count == 1) print_best(values, plan, sweep, asked);
+  work(values, config, plan, *backend);
+  if (shards == 1) print_best(values, plan, asked);
   return kDone;
 }
 

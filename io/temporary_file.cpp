@@ -133,6 +133,13 @@ void check_target(const std::string& target, bool overwrite,
     usage_error({.what = "the file exists", .where = target, .hint = "--overwrite replaces it"});
 }
 
+void make_folder(const std::string& folder) {
+  std::error_code fault;
+  std::filesystem::create_directories(folder, fault);
+  if (!std::filesystem::is_directory(folder))
+    usage_error({"the folder cannot be made", folder, fault.message()});
+}
+
 void remove_temporary_files() {
   for (Slot& slot : slots)
     if (slot.state == kUsed) unlink(slot.path);

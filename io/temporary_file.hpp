@@ -33,6 +33,9 @@ void write_file(const std::string& text, const std::string& target, bool flush =
 void check_target(const std::string& target, bool overwrite,
                   const std::vector<std::string>& inputs = {});
 
+/// Makes a folder, and those above it; a usage error when it cannot be made.
+void make_folder(const std::string& folder);
+
 /// Removes the files of all TemporaryFile objects; may be called in a signal handler.
 void remove_temporary_files();
 

@@ -138,24 +138,28 @@ std::vector<StudyOption> declared() {
                                 command_line] = options;
 }
 
-/// A value of a results file's `config`; one that is not as declared changes nothing.
-void set_from(const Json& value, const StudyOption& option, StudyOptions& options) {
-  if (option.type == OptionType::names) {
-    for (const Json& name : value)
-      if (name.is_string()) option.add_name(options, name.get<std::string>());
-  } else if (option.type == OptionType::word) {
-    const auto word = std::ranges::find(
-        option.words, value.is_string() ? value.get<std::string>() : std::string());
-    if (word != option.words.end())
-      option.set_number(options, static_cast<double>(word - option.words.begin()));
-  } else if (option.type == OptionType::flag) {
-    if (value.is_boolean()) option.set_number(options, value.get<bool>() ? 1 : 0);
-  } else if (value.is_number() && option.in_range(value.get<double>())) {
-    option.set_number(options, value.get<double>());
-  }
-}
-
 }  // namespace
+
+bool StudyOption::set(StudyOptions& options, const Json& value) const {
+  if (type == OptionType::names || type == OptionType::word) {
+    if (!value.is_string()) return false;
+    const auto name = value.get<std::string>();
+    const bool word = type == OptionType::word;
+    const std::vector<std::string> all = word ? words : known ? known() : std::vector{name};
+    const auto found = std::ranges::find(all, name);
+    if (found == all.end()) return false;
+    word ? set_number(options, static_cast<double>(found - all.begin())) : add_name(options, name);
+    return true;
+  }
+  const bool typed = type == OptionType::flag    ? value.is_boolean()
+                     : type == OptionType::count ? value.is_number_integer()
+                                                 : value.is_number();
+  if (!typed) return false;
+  const double number = value.is_boolean() ? value.get<bool>() : value.get<double>();
+  if (type != OptionType::flag && (number < low || number > high)) return false;
+  set_number(options, number);
+  return true;
+}
 
 std::string StudyOption::expected() const {
   switch (type) {
@@ -186,8 +190,13 @@ StudyOptions options_of(const Dataset& results) {
   StudyOptions options;
   const Json values = Json::parse(results.text_attribute("config"), nullptr, false);
   for (const StudyOption& option : study_options())
-    if (values.is_object() && values.contains(option.key))
-      set_from(values[option.key], option, options);
+    if (values.is_object() && values.contains(option.key)) {
+      const Json& value = values[option.key];
+      if (option.type != OptionType::names)
+        option.set(options, value);
+      else
+        for (const Json& name : value) option.set(options, name);
+    }
   return options;
 }
 

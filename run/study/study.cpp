@@ -59,11 +59,10 @@ nlohmann::ordered_json function_json(const Record& record, const std::string& tr
                                        false);
 }
 
-std::string config_json(const StudyOptions& options, const std::vector<Record>& records,
-                        const std::string& trace, int64_t wo_steps) {
+std::string config_json(const StudyPlan& plan, const std::string& trace) {
   nlohmann::ordered_json config;
   config["policies"] = nlohmann::ordered_json::array();
-  for (const Record& record : records) {
+  for (const Record& record : plan.options.records) {
     nlohmann::ordered_json entry;
     entry["record"] = record.canonical();
     entry["preset"] = record.preset;
@@ -73,10 +72,10 @@ std::string config_json(const StudyOptions& options, const std::vector<Record>& 
       entry["function"] = function;
     config["policies"].push_back(std::move(entry));
   }
-  for (const Budget& budget : options.budgets) config["budgets"].push_back(budget.label);
-  config["layers"] = options.layers;
-  StudyOptions measured = options;
-  measured.wo_steps = wo_steps;
+  for (const Budget& budget : plan.options.budgets) config["budgets"].push_back(budget.label);
+  config["layers"] = plan.options.layers;
+  StudyOptions measured = plan.options;
+  measured.wo_steps = std::ssize(plan.projected_steps);
   config.update(options_text(measured));
   return config.dump();
 }
@@ -91,6 +90,41 @@ void describe_model(Dataset& dataset, const std::string& source) {
       dataset.set_attribute(name, told[name].get<std::string>());
   if (told.contains("libraries") && told["libraries"].is_object())
     dataset.set_attribute("libraries", told["libraries"].dump());
+}
+
+/// Root attributes: what ran, on what, with which parameters.
+void describe_run(Dataset& dataset, const TraceReader& reader, const StudyPlan& plan,
+                  const Backend& backend) {
+  const StudyOptions& options = plan.options;
+  const TraceInfo& info = reader.info();
+  dataset.set_attribute("Conventions", "CF-1.11");
+  dataset.set_attribute("title", "Replay of KV-cache compression on captured attention tensors");
+  dataset.set_attribute("history", history_line(options.command_line));
+  dataset.set_attribute("kvsim_version", KVSIM_VERSION);
+  dataset.set_attribute(kResultsVersionAttribute, kResultsVersion);
+  dataset.set_attribute("git_commit", KVSIM_GIT_COMMIT);
+  dataset.set_attribute("build", KVSIM_BUILD);
+  dataset.set_attribute("trace", std::filesystem::path(info.path).filename().string());
+  dataset.set_attribute(kTracePath, std::filesystem::canonical(info.path).string());
+  dataset.set_attribute("trace_digest", reader.digest());
+  if (!reader.later().empty()) dataset.set_attribute("later", reader.later());
+  dataset.set_attribute("model", info.model);
+  describe_model(dataset, info.source);
+  dataset.set_attribute("num_layers", static_cast<int64_t>(info.num_layers));
+  dataset.set_attribute("prompt_len", info.prompt_len);
+  dataset.set_attribute("total_len", info.total_len);
+  dataset.set_attribute("seed", static_cast<int64_t>(options.seed));
+  dataset.set_attribute("threads", static_cast<int64_t>(threads()));
+  dataset.set_attribute("backend", backend.name());
+  dataset.set_attribute("device", backend.device());
+  if (!options.equal_bytes.empty()) dataset.set_attribute(kEqualBytes, options.equal_bytes);
+  dataset.set_attribute("config", config_json(plan, info.path));
+  dataset.set_attribute("axes", grid_axes_json(options.records));
+  dataset.set_attribute("open_loop_note", kOpenLoopNote);
+  if (const std::string idle = idle_settings(dataset, options.records); !idle.empty())
+    dataset.set_attribute(kIdleSettings, idle);
+  if (const std::string layers = stream_error_layers(dataset); !layers.empty())
+    dataset.set_attribute("stream_error_note", "Stream error is of " + layers + ".");
 }
 
 }  // namespace
@@ -135,8 +169,7 @@ Dataset Study::run(Backend& backend) {
   times_.rank -= policies_->scoring_seconds();
   digest.get();
   Dataset results = measures_->finish();
-  describe_run(results, reader_, plan_.options, plan_.options.records, backend,
-               std::ssize(plan_.projected_steps));
+  describe_run(results, reader_, plan_, backend);
   return results;
 }
 
@@ -239,39 +272,6 @@ void LayersAhead::start() {
 
 std::string history_line(const std::string& command_line) {
   return fmt::format("{:%Y-%m-%dT%H:%M:%SZ} {}", fmt::gmtime(std::time(nullptr)), command_line);
-}
-
-void describe_run(Dataset& dataset, const TraceReader& reader, const StudyOptions& options,
-                  const std::vector<Record>& records, const Backend& backend, int64_t wo_steps) {
-  const TraceInfo& info = reader.info();
-  dataset.set_attribute("Conventions", "CF-1.11");
-  dataset.set_attribute("title", "Replay of KV-cache compression on captured attention tensors");
-  dataset.set_attribute("history", history_line(options.command_line));
-  dataset.set_attribute("kvsim_version", KVSIM_VERSION);
-  dataset.set_attribute(kResultsVersionAttribute, kResultsVersion);
-  dataset.set_attribute("git_commit", KVSIM_GIT_COMMIT);
-  dataset.set_attribute("build", KVSIM_BUILD);
-  dataset.set_attribute("trace", std::filesystem::path(info.path).filename().string());
-  dataset.set_attribute(kTracePath, std::filesystem::canonical(info.path).string());
-  dataset.set_attribute("trace_digest", reader.digest());
-  if (!reader.later().empty()) dataset.set_attribute("later", reader.later());
-  dataset.set_attribute("model", info.model);
-  describe_model(dataset, info.source);
-  dataset.set_attribute("num_layers", static_cast<int64_t>(info.num_layers));
-  dataset.set_attribute("prompt_len", info.prompt_len);
-  dataset.set_attribute("total_len", info.total_len);
-  dataset.set_attribute("seed", static_cast<int64_t>(options.seed));
-  dataset.set_attribute("threads", static_cast<int64_t>(threads()));
-  dataset.set_attribute("backend", backend.name());
-  dataset.set_attribute("device", backend.device());
-  if (!options.equal_bytes.empty()) dataset.set_attribute(kEqualBytes, options.equal_bytes);
-  dataset.set_attribute("config", config_json(options, records, info.path, wo_steps));
-  dataset.set_attribute("axes", grid_axes_json(options.records));
-  dataset.set_attribute("open_loop_note", kOpenLoopNote);
-  if (const std::string idle = idle_settings(dataset, options.records); !idle.empty())
-    dataset.set_attribute(kIdleSettings, idle);
-  if (const std::string layers = stream_error_layers(dataset); !layers.empty())
-    dataset.set_attribute("stream_error_note", "Stream error is of " + layers + ".");
 }
 
 }  // namespace kvsim

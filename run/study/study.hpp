@@ -95,10 +95,6 @@ class Study {
 /// A line of the attribute `history`: the time, and the command.
 std::string history_line(const std::string& command_line);
 
-/// Root attributes: what ran, on what, with which parameters.
-void describe_run(Dataset& dataset, const TraceReader& reader, const StudyOptions& options,
-                  const std::vector<Record>& records, const Backend& backend, int64_t wo_steps);
-
 /// The results of one study, and the measures that fill them: each is made if some variable of it
 /// is written.
 class StudyMeasures {
@@ -200,13 +196,14 @@ struct StudyOption {
 
   bool (*is_set)(const StudyOptions&) = nullptr;  ///< null: always
   nlohmann::ordered_json (*read)(const StudyOptions&) = nullptr;
-  /// A value that was checked; of `names` one more. A word is given by its number among `words`.
+  /// A value that was checked: see set(). A word is given by its number among `words`.
   void (*set_number)(StudyOptions&, double) = nullptr;
   void (*add_name)(StudyOptions&, const std::string&) = nullptr;
 
   /// "a number in [0, 1]", "one of l1, l2", ...
   std::string expected() const;
-  bool in_range(double value) const { return value >= low && value <= high; }
+  /// Sets a value of a document, of `names` one more; false where it is not as declared.
+  bool set(StudyOptions& options, const nlohmann::ordered_json& value) const;
 };
 
 /// All of them, in the order of --help.

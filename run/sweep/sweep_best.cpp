@@ -8,36 +8,23 @@ namespace kvsim {
 namespace {
 
 /// Numbers of a record at one budget, from all results files of a sweep.
-struct Measured {
+struct Cell {
   struct Shares {
     double held = 0, given = 0;  ///< `held_share` and `budget_share`, added up over seeds
   };
   std::vector<double> held;    ///< entries over what the budget gives, of every trace and seed
   std::vector<Shares> shares;  ///< [trace]
-  std::vector<std::vector<SettingSeries>> series;  ///< [criterion][trace][seed][step]
+  /// [criterion][trace][step]: means over the seeds; of squares where the criterion is a root mean
+  /// square. Empty where a trace lacks it.
+  std::vector<SettingSeries> series;
 };
 
-/// Mean over the seeds of a trace, root mean square where the criterion is one.
-std::vector<double> over_seeds(const Criterion& criterion, const SettingSeries& seeds) {
-  const bool squares = criterion.over == Fold::rms;
-  std::vector<double> steps(seeds.front().size(), 0.0);
-  for (size_t t = 0; t < steps.size(); ++t) {
-    for (const std::vector<double>& one : seeds)
-      steps[t] += (squares ? one[t] * one[t] : one[t]) / static_cast<double>(seeds.size());
-    if (squares) steps[t] = std::sqrt(steps[t]);
-  }
-  return steps;
-}
+bool squares(const Criterion& criterion) { return criterion.over == Fold::rms; }
 
-/// A criterion at each step, folded over the layers.
-std::vector<double> over_layers(const Dataset& results, const Criterion& criterion, int64_t record,
-                                int64_t budget) {
-  const auto values = results.row(criterion.variable, {record, budget});  // [layers][T]
-  std::vector<double> steps(results.size("step")), layer(values.size() / steps.size());
-  for (size_t t = 0; t < steps.size(); ++t) {
-    for (size_t l = 0; l < layer.size(); ++l) layer[l] = values[l * steps.size() + t];
-    steps[t] = criterion.fold(layer);
-  }
+/// Back from the squares that are averaged and set between budgets.
+std::vector<double> unsquared(const Criterion& criterion, std::vector<double> steps) {
+  if (squares(criterion))
+    for (double& x : steps) x = std::sqrt(x);
   return steps;
 }
 
@@ -45,97 +32,96 @@ std::vector<double> over_layers(const Dataset& results, const Criterion& criteri
 class Series {
  public:
   explicit Series(const SweepPlan& plan)
-      : options_(plan.jobs().front().options), measured_(judged_measures()),
-        cells_(std::ssize(options_.budgets), std::ssize(options_.records)) {
-    for (const SweepJob& job : plan.jobs()) {
-      const std::string& trace = job.reader->digest();
-      if (!contains(traces_, trace)) traces_.push_back(trace);
-    }
-    for (Measured& cell : cells_.values()) {
+      : options(plan.jobs().front().options),
+        cells(std::ssize(options.budgets), std::ssize(options.records)) {
+    for (const SweepJob& job : plan.jobs()) ++seeds_[job.reader->digest()];
+    for (const SweepJob& job : plan.jobs())
+      if (!contains(traces_, job.reader->digest())) traces_.push_back(job.reader->digest());
+    table.traces = traces_.size();
+    for (Cell& cell : cells.values()) {
       cell.shares.resize(traces_.size());
-      cell.series.assign(criteria().size(), std::vector<SettingSeries>(traces_.size()));
+      cell.series.assign(criteria().size(), SettingSeries(traces_.size()));
     }
   }
 
   void add(const SweepJob& job, const Dataset& results) {
-    const size_t trace = std::ranges::find(traces_, job.reader->digest()) - traces_.begin();
-    std::erase_if(measured_, [&](const std::string& name) { return !results.has(name); });
-    if (layers_.empty()) layers_ = stream_error_layers(results);
+    std::erase_if(table.measured, [&](const std::string& name) { return !results.has(name); });
+    if (table.stream_layers.empty()) table.stream_layers = stream_error_layers(results);
     from_.push_back(provenance(results));
+    table.from = joined(from_, traces_.size());
     const auto& budgets = results.values<double>("budget");
-    for (int64_t b = 0; b < cells_.rows(); ++b) {
-      const double ratio = options_.budgets[b].ratio(job.reader->info().prompt_len);
+    for (int64_t b = 0; b < cells.rows(); ++b) {
+      const double ratio = options.budgets[b].ratio(job.reader->info().prompt_len);
       const int64_t column = std::ranges::find(budgets, ratio) - budgets.begin();
       if (ratio >= 1 || column == std::ssize(budgets)) continue;  // everything is kept, or nowhere
-      for (int64_t r = 0; r < cells_.columns(); ++r) add(results, trace, r, column, cells_(b, r));
+      for (int64_t r = 0; r < cells.columns(); ++r)
+        add(results, job.reader->digest(), r, column, cells(b, r));
     }
   }
 
-  /// Empty when a trace lacks it.
-  SettingSeries of(size_t criterion, size_t budget, size_t record) const {
+  /// [trace][step]; empty when a trace lacks it.
+  SettingSeries of(size_t criterion, int64_t budget, int64_t record) const {
     SettingSeries series;
-    for (const SettingSeries& seeds : cell(budget, record).series[criterion]) {
-      if (seeds.empty()) return {};
-      series.push_back(over_seeds(criteria()[criterion], seeds));
+    for (const std::vector<double>& steps : cells(budget, record).series[criterion]) {
+      if (steps.empty()) return {};
+      series.push_back(unsquared(criteria()[criterion], steps));
     }
     return series;
   }
-  std::span<const double> held(size_t budget, size_t record) const {
-    return cell(budget, record).held;
-  }
   /// A record where it holds what a budget gives, between its own budgets; empty: nowhere on some
   /// trace.
-  SettingSeries at_equal_bytes(size_t criterion, size_t budget, size_t record) const {
+  SettingSeries at_equal_bytes(size_t criterion, int64_t budget, int64_t record) const {
     const Criterion& by = criteria()[criterion];
-    const bool squares = by.over == Fold::rms;
-    if (cell(budget, record).held.empty()) return {};
+    if (cells(budget, record).held.empty()) return {};
     SettingSeries found;
     for (size_t trace = 0; trace < traces_.size(); ++trace) {
-      const double given = cell(budget, record).shares[trace].given;
+      const double given = cells(budget, record).shares[trace].given;
       std::vector<Point> points;
-      for (size_t b = 0; b < options_.budgets.size(); ++b) {
-        const SettingSeries own = of(criterion, b, record);
-        if (own.empty()) continue;
-        points.push_back({cell(b, record).shares[trace].held / given, own[trace]});
-        if (squares)
-          for (double& x : points.back().series) x *= x;
+      for (int64_t b = 0; b < cells.rows(); ++b) {
+        const Cell& cell = cells(b, record);
+        if (!contains(cell.series[criterion], std::vector<double>()))
+          points.push_back({cell.shares[trace].held / given, cell.series[criterion][trace]});
       }
-      found.push_back(at_share(points, 1, by.more_is_better ? Scale::plain : Scale::log));
+      found.push_back(
+          unsquared(by, at_share(points, 1, by.more_is_better ? Scale::plain : Scale::log)));
       if (found.back().empty()) return {};
-      if (squares)
-        for (double& x : found.back()) x = std::sqrt(x);
     }
     return found;
   }
-  size_t traces() const { return traces_.size(); }
-  const std::vector<std::string>& measured() const { return measured_; }
-  const std::string& stream_layers() const { return layers_; }
-  Provenance from() const { return joined(from_, traces_.size()); }
+
+  const StudyOptions& options;
+  Table<Cell> cells;                               ///< [budget][record]
+  BestTable table{.measured = judged_measures()};  ///< without its rows
 
  private:
-  const Measured& cell(size_t budget, size_t record) const {
-    return cells_(static_cast<int64_t>(budget), static_cast<int64_t>(record));
-  }
-
-  static void add(const Dataset& results, size_t trace, int64_t record, int64_t column,
-                  Measured& cell) {
+  /// `record` and `column` in the results: policy and budget.
+  void add(const Dataset& results, const std::string& digest, int64_t record, int64_t column,
+           Cell& cell) const {
+    const size_t trace = std::ranges::find(traces_, digest) - traces_.begin();
     const auto share = [&](const char* name) {
       return results.has(name) ? results.row(name, {record, column})[0] : kUndefined;
     };
     cell.held.push_back(held_of_budget(results, record, column));
     cell.shares[trace].held += share("held_share");
     cell.shares[trace].given += share("budget_share");
-    for (size_t c = 0; c < criteria().size(); ++c)
-      if (results.has(criteria()[c].variable))
-        cell.series[c][trace].push_back(over_layers(results, criteria()[c], record, column));
+    for (size_t c = 0; c < criteria().size(); ++c) {
+      const Criterion& by = criteria()[c];
+      if (!results.has(by.variable)) continue;
+      const auto values = results.row(by.variable, {record, column});  // [layers][T]
+      std::vector<double>& steps = cell.series[c][trace];
+      steps.resize(results.size("step"));
+      std::vector<double> layer(values.size() / steps.size());
+      for (size_t t = 0; t < steps.size(); ++t) {
+        for (size_t l = 0; l < layer.size(); ++l) layer[l] = values[l * steps.size() + t];
+        const double x = by.fold(layer);
+        steps[t] += (squares(by) ? x * x : x) / seeds_.at(digest);
+      }
+    }
   }
 
-  const StudyOptions& options_;
-  std::vector<std::string> traces_;  ///< digests
-  std::vector<std::string> measured_;
-  std::string layers_;
-  std::vector<Provenance> from_;  ///< of each results file
-  Table<Measured> cells_;         ///< [budget][record]
+  std::vector<std::string> traces_;      ///< digests
+  std::map<std::string, double> seeds_;  ///< results files of each trace
+  std::vector<Provenance> from_;         ///< of each results file
 };
 
 /// Takes out the steps that no setting measured.
@@ -151,24 +137,11 @@ void drop_undefined(std::vector<SettingSeries>& settings) {
 /// Is there any difference that is more than rounding?
 bool differ(const std::vector<SettingSeries>& settings) {
   constexpr double kRounding = 1e-6;
-  const SettingSeries& first = settings.front();
   for (const SettingSeries& one : settings)
     for (size_t trace = 0; trace < one.size(); ++trace)
       for (size_t t = 0; t < one[trace].size(); ++t)
-        if (std::abs(one[trace][t] - first[trace][t]) > kRounding) return true;
+        if (std::abs(one[trace][t] - settings.front()[trace][t]) > kRounding) return true;
   return false;
-}
-
-/// The settings of a preset at one budget by one criterion; empty when they cannot be compared.
-std::vector<SettingSeries> comparable(const Series& series, size_t criterion, size_t budget,
-                                      const std::vector<size_t>& records) {
-  std::vector<SettingSeries> settings;
-  for (const size_t r : records) {
-    settings.push_back(series.of(criterion, budget, r));
-    if (settings.back().empty()) return {};
-  }
-  drop_undefined(settings);
-  return differ(settings) ? settings : std::vector<SettingSeries>();
 }
 
 /// A row of the table that may come of it.
@@ -181,53 +154,72 @@ struct Comparison {
 /// Presets in typed order, by every measure, at every budget.
 std::vector<Comparison> comparisons(const StudyOptions& options,
                                     const std::vector<std::string>& measures) {
-  std::vector<Comparison> presets, all;
+  std::vector<std::pair<std::string, std::vector<size_t>>> presets;
   for (size_t r = 0; r < options.records.size(); ++r) {
     const std::string record = options.records[r].canonical();
     const std::string preset = record.substr(0, record.find(','));
-    auto found = std::ranges::find(presets, preset, &Comparison::preset);
-    if (found == presets.end()) found = presets.insert(presets.end(), {preset, {}, 0, 0});
-    found->records.push_back(r);
+    auto found = std::ranges::find(presets, preset, [](const auto& known) { return known.first; });
+    if (found == presets.end()) found = presets.insert(found, {preset, {}});
+    found->second.push_back(r);
   }
-  for (const Comparison& preset : presets)
-    for (size_t c = 0; c < criteria().size() && preset.records.size() > 1; ++c)
+  std::vector<Comparison> all;
+  for (const auto& [preset, records] : presets)
+    for (size_t c = 0; c < criteria().size() && records.size() > 1; ++c)
       for (size_t b = 0; b < options.budgets.size(); ++b)
-        if (contains(measures, criteria()[c].variable))
-          all.push_back({preset.preset, preset.records, c, b});
+        if (contains(measures, criteria()[c].variable)) all.push_back({preset, records, c, b});
   return all;
 }
 
 /// Which settings may be the best: those that hold what the budget gives on every trace. Where none
 /// does: those that hold as the first, if all do, so that only their own changes are compared.
 std::vector<bool> ranked(const Series& series, const Comparison& of) {
-  std::vector<bool> found;
-  const auto all = [&](size_t record, const auto& holds) {
-    const auto held = series.held(of.budget, record);
-    for (size_t k = 0; k < held.size(); ++k)
-      if (!std::isnan(held[k]) && !holds(k, held[k])) return false;
-    return true;
+  const auto holding = [&](const auto& given) {  // of every trace and seed
+    std::vector<bool> found;
+    for (const size_t r : of.records) {
+      const auto& held = series.cells(of.budget, r).held;
+      found.push_back(true);
+      for (size_t k = 0; k < held.size(); ++k)
+        if (!std::isnan(held[k]) && unranked_by(held[k] / given(k)) != Unranked::ranked)
+          found.back() = false;
+    }
+    return found;
   };
-  for (const size_t r : of.records)
-    found.push_back(
-        all(r, [](size_t, double held) { return unranked_by(held) == Unranked::ranked; }));
-  if (contains(found, true)) return found;
-  const auto first = series.held(of.budget, of.records.front());
-  const auto as_first = [&](size_t r) {
-    return all(r, [&](size_t k, double held) {
-      return k < first.size() && unranked_by(held / first[k]) == Unranked::ranked;
-    });
-  };
-  if (std::ranges::all_of(of.records, as_first)) found.assign(found.size(), true);
-  return found;
+  const std::vector<bool> found = holding([](size_t) { return 1.0; });
+  const auto& first = series.cells(of.budget, of.records.front()).held;
+  const std::vector<bool> alike = holding([&](size_t k) { return first[k]; });
+  return contains(found, true) || contains(alike, false) ? found : alike;
 }
 
-/// Of the settings that are not ranked the best where they hold what the budget gives, beside the
-/// best of the ranked if there is one.
-void add_equal_bytes(BestRow& row, const Series& series, const StudyOptions& options,
-                     const Comparison& of, const std::vector<bool>& in, const SettingSeries* best) {
+/// Nothing where the settings cannot be compared: a trace lacks the measure, or none differs.
+std::optional<BestRow> best_row(const Series& series, const Comparison& of) {
+  const auto name = [&](size_t k) { return series.options.records[of.records[k]].canonical(); };
   std::vector<SettingSeries> settings;
-  std::vector<size_t> records;
-  if (best) settings.push_back(*best);
+  int usual = -1;
+  for (size_t k = 0; k < of.records.size(); ++k) {
+    settings.push_back(series.of(of.criterion, of.budget, of.records[k]));
+    if (settings.back().empty()) return std::nullopt;
+    if (name(k) == of.preset) usual = static_cast<int>(k);
+  }
+  drop_undefined(settings);
+  if (!differ(settings)) return std::nullopt;
+  const std::vector<bool> in = ranked(series, of);
+  BestRow row{.preset = of.preset,
+              .settings = of.records.size(),
+              .criterion = criteria()[of.criterion],
+              .budget = series.options.budgets[of.budget].label,
+              .off_budget = static_cast<size_t>(std::ranges::count(in, false))};
+  // The others where they hold what the budget gives, behind the best if there is one.
+  std::vector<SettingSeries> others;
+  std::vector<std::string> names;
+  if (row.off_budget < in.size()) {
+    row.found = best_setting(settings, usual, row.criterion, series.options.seed, in);
+    row.record = name(row.found.best);
+    row.held = mean(series.cells(of.budget, of.records[row.found.best]).held);
+    others.push_back(settings[row.found.best]);
+    names.push_back(row.record);
+  }
+  std::vector<bool> rivals(others.size(), false);
+  const int best = others.empty() ? -1 : 0;
   for (size_t k = 0; k < in.size(); ++k) {
     if (in[k]) continue;
     SettingSeries own = series.at_equal_bytes(of.criterion, of.budget, of.records[k]);
@@ -235,58 +227,28 @@ void add_equal_bytes(BestRow& row, const Series& series, const StudyOptions& opt
       ++row.nowhere;
       continue;
     }
-    settings.push_back(std::move(own));
-    records.push_back(of.records[k]);
+    others.push_back(std::move(own));
+    names.push_back(name(k));
+    rivals.push_back(true);
   }
-  if (records.empty()) return;
-  std::vector<bool> rivals(settings.size(), true);
-  if (best) rivals[0] = false;
-  drop_undefined(settings);
-  row.equal_bytes = best_setting(settings, best ? 0 : -1, row.criterion, options.seed, rivals);
-  row.equal_bytes_record =
-      options.records[records[row.equal_bytes.best - (best ? 1 : 0)]].canonical();
-}
-
-std::optional<BestRow> best_row(const Series& series, const StudyOptions& options,
-                                const Comparison& of) {
-  const std::vector<SettingSeries> settings = comparable(series, of.criterion, of.budget,
-                                                         of.records);
-  if (settings.empty()) return std::nullopt;
-  int usual = -1;
-  for (size_t k = 0; k < of.records.size(); ++k)
-    if (options.records[of.records[k]].canonical() == of.preset) usual = static_cast<int>(k);
-  const std::vector<bool> in = ranked(series, of);
-  BestRow row{.preset = of.preset,
-              .settings = of.records.size(),
-              .criterion = criteria()[of.criterion],
-              .budget = options.budgets[of.budget].label,
-              .off_budget = static_cast<size_t>(std::ranges::count(in, false))};
-  if (row.off_budget == in.size()) {
-    add_equal_bytes(row, series, options, of, in, nullptr);
-    return row;
-  }
-  row.found = best_setting(settings, usual, row.criterion, options.seed, in);
-  const size_t best = of.records[row.found.best];
-  row.record = options.records[best].canonical();
-  row.held = mean(series.held(of.budget, best));
-  if (row.off_budget > 0) add_equal_bytes(row, series, options, of, in, &settings[row.found.best]);
+  if (!contains(rivals, true)) return row;
+  drop_undefined(others);
+  row.equal_bytes = best_setting(others, best, row.criterion, series.options.seed, rivals);
+  row.equal_bytes_record = names[row.equal_bytes.best];
   return row;
 }
 
 }  // namespace
 
-BestTable best_settings(const SweepPlan& plan, const SweepRun& sweep,
-                        const std::vector<std::string>& measures) {
+BestTable best_settings(const SweepPlan& plan, const std::vector<std::string>& measures) {
   Series series(plan);
-  for (const SweepJob& job : plan.jobs()) series.add(job, read_known_results(sweep.target(job)));
-  const StudyOptions& options = plan.jobs().front().options;
-  BestTable table{series.traces(), series.measured(), series.stream_layers(), {}, series.from()};
-  const std::vector<Comparison> all = comparisons(options, measures);
+  for (const SweepJob& job : plan.jobs()) series.add(job, read_known_results(job.path));
+  const std::vector<Comparison> all = comparisons(series.options, measures);
   std::vector<std::optional<BestRow>> rows(all.size());
-  parallel_for(std::ssize(all), [&](int64_t x) { rows[x] = best_row(series, options, all[x]); });
+  parallel_for(std::ssize(all), [&](int64_t x) { rows[x] = best_row(series, all[x]); });
   for (std::optional<BestRow>& row : rows)
-    if (row) table.rows.push_back(std::move(*row));
-  return table;
+    if (row) series.table.rows.push_back(std::move(*row));
+  return std::move(series.table);
 }
 
 }  // namespace kvsim

@@ -1,8 +1,11 @@
 // Parts of a sweep put together: the whole is what one run over all policies says.
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <nlohmann/json.hpp>
 
+#include "io/results.hpp"
 #include "run/sweep/sweep.hpp"
+#include "tests/io/trace_fixture.hpp"
 #include "tests/support/results.hpp"
 #include "tests/support/study_case.hpp"
 
@@ -26,63 +29,87 @@ std::vector<std::string> policies_of(const Dataset& results) {
   return std::get<std::vector<std::string>>(results.at("policy").values);
 }
 
-Thrown refused(const Dataset& first, const Dataset& second) {
-  ResultsJoin join(kRecords);
-  join.add(first, "first.nc");
-  return error_of([&] { join.add(second, "second.nc"); });
+/// One policy of several.
+Dataset alone(const Dataset& whole, int64_t policy) {
+  Dataset part;
+  for (const Dimension& dimension : whole.dimensions())
+    part.add_dimension(dimension.name, dimension.name == "policy" ? 1 : dimension.size);
+  for (const Attribute& attribute : whole.attributes())
+    part.set_attribute(attribute.name, attribute.value);
+  auto config = nlohmann::ordered_json::parse(whole.text_attribute("config"));
+  config["policies"] = {config["policies"].at(static_cast<size_t>(policy))};
+  part.set_attribute("config", config.dump());
+  for (Variable variable : whole.variables()) {
+    const auto take = [&](auto& values) {
+      const auto length = std::ssize(values) / whole.size("policy");
+      const auto begin = values.begin() + policy * length;
+      values = std::remove_cvref_t<decltype(values)>(begin, begin + length);
+    };
+    if (!variable.dims.empty() && variable.dims[0] == "policy") std::visit(take, variable.values);
+    part.add(std::move(variable));
+  }
+  return part;
 }
+
+/// Parts as files.
+class Parts {
+ public:
+  void add(const std::string& name, const Dataset& part) {
+    paths_.push_back(folder_ / name);
+    write_results(part, paths_.back());
+  }
+  Dataset join(const std::vector<std::string>& policies) const {
+    return join_results(policies, paths_);
+  }
+
+ private:
+  TemporaryFolder folder_;
+  std::vector<std::string> paths_;
+};
 
 }  // namespace
 
 TEST_CASE("parts of one policy each, in any order, make the whole again", "[sweep]") {
   const Dataset whole = results_of(kRecords);
   REQUIRE(policies_of(whole) == kRecords);
-  ResultsJoin join(kRecords);
-  for (const int64_t policy : {2, 0, 1}) {
-    const std::vector<std::string> one = {kRecords[static_cast<size_t>(policy)]};
-    ResultsJoin some(one);
-    some.add(whole, "whole", true);
-    const Dataset part = some.finish();
-    CHECK(policies_of(part) == one);
-    join.add(part, "part");
-  }
-  CHECK(join.missing().empty());
-  const Dataset joined = join.finish();
+  Parts parts;
+  for (const int64_t policy : {2, 0, 1})
+    parts.add(std::to_string(policy) + ".nc", alone(whole, policy));
+  const Dataset joined = parts.join(kRecords);
+  CHECK(policies_of(joined) == kRecords);
   REQUIRE(joined.variables().size() == whole.variables().size());
   for (const Variable& variable : whole.variables()) check_same(variable, joined.at(variable.name));
   CHECK(*joined.attribute("config") == *whole.attribute("config"));
 }
 
-TEST_CASE("the policies that no part had are missing", "[sweep]") {
-  ResultsJoin join(kRecords);
-  join.add(results_of({"streaming"}), "one.nc");
-  CHECK(join.missing() == std::vector<std::string>{"snapkv,window=4", "h2o"});
-}
-
 TEST_CASE("a variable that only some parts have is undefined in the rest", "[sweep]") {
   const std::string rounded = "snapkv,window=4,quantize=per-token";
-  ResultsJoin join({"streaming", rounded});
-  join.add(results_of({"streaming"}), "plain.nc");
   const Dataset part = results_of({rounded});
   REQUIRE(part.has("quantization_error"));
-  join.add(part, "rounded.nc");
-  const Dataset joined = join.finish();
+  Parts parts;
+  parts.add("plain.nc", results_of({"streaming"}));
+  parts.add("rounded.nc", part);
+  const Dataset joined = parts.join({"streaming", rounded});
   for (const double value : joined.row("quantization_error", {0})) CHECK(std::isnan(value));
   CHECK(same_numbers(joined.row("quantization_error", {1}), part.row("quantization_error", {0})));
 }
 
 TEST_CASE("parts that do not belong together are refused by name", "[sweep]") {
   const Dataset first = results_of({"streaming"});
-  const auto says = [&](const Dataset& second, const std::string& what) {
-    const Thrown thrown = refused(first, second);
+  const auto says =
+      [&](const Dataset& second, const std::string& what, const std::string& where = "second.nc") {
+    Parts parts;
+    parts.add("first.nc", first);
+    parts.add("second.nc", second);
+    const Thrown thrown = error_of([&] { parts.join(kRecords); });
     CHECK(thrown.fault == Fault::bad_data);
-    CHECK_THAT(thrown.message, Catch::Contains("second.nc") && Catch::Contains(what));
+    CHECK_THAT(thrown.message, Catch::Contains(where) && Catch::Contains(what));
   };
   says(first, "a policy twice");
   says(results_of({"tova"}), "a policy that is not in the sweep");
   says(results_of({"h2o"}, "0.25"), "other values of budget");
+  says(results_of({"h2o"}), "1 of 3 policies are missing", "missing: snapkv,window=4");
   RandomTraceShape longer;
   longer.later = 12;
   says(StudyCase(longer, {}, {"h2o"}).results(), "of another length");
-  says(Dataset(), "no policies");
 }

@@ -16,17 +16,18 @@ class Sweeps : SynthFolder {
  public:
   Sweeps() : SynthFolder({.prompt = 512, .steps = 64, .hidden = 64}) {}
   /// `policies`: records; each becomes a table of the sweep file.
-  SweepPlan plan(const std::vector<std::string>& policies, const std::string& options = "") const {
+  SweepPlan plan(const std::vector<std::string>& policies, const std::string& options = "",
+                 int64_t shard = 1, int64_t shards = 1) const {
     std::string text = "traces = [\"" + (folder / "t.h5") + "\"]\nbudgets = [0.2, 0.5]\n" +
                        options + "\n";
     for (const std::string& policy : policies) text += "[[policy]]\n" + policy + "\n";
-    return SweepPlan(parse_sweep_config(text, "s.toml"));
+    return SweepPlan(parse_sweep_config(text, "s.toml"), nullptr, folder / "out", shard, shards);
   }
   double seconds(const std::string& policy) const {
     return plan({policy}).jobs().front().units.front().seconds;
   }
   std::string key(const std::string& policy, const std::string& options = "") const {
-    return plan({policy}, options).jobs().front().units.front().key;
+    return plan({policy}, options).jobs().front().groups.front().key;
   }
 };
 
@@ -50,8 +51,8 @@ TEST_CASE("per head and with kept sets results are larger, and memory is", "[swe
   const Sweeps sweeps;
   const auto size = [&](const std::string& options) {
     const SweepPlan plan = sweeps.plan({kSnapkv}, options);
-    return std::pair(plan.jobs().front().units.front().bytes,
-                     plan.memory(plan.groups(1, 1).front()));
+    const SweepJob& job = plan.jobs().front();
+    return std::pair(job.units.front().bytes, job.memory(job.groups.front()));
   };
   const auto [bytes, memory] = size("");
   CHECK(bytes > 0);
@@ -64,24 +65,24 @@ TEST_CASE("per head and with kept sets results are larger, and memory is", "[swe
 
 TEST_CASE("shards share every unit and none twice, as evenly as groups allow", "[sweep]") {
   const Sweeps sweeps;
-  const SweepPlan plan = sweeps.plan(
-      {kWindows, "preset = \"h2o\"\nquantize = [\"none\", \"per-token\"]",
-       "preset = \"streaming\"\nsinks = [1, 2, 3, 4, 5, 6, 7, 8, 9]"},
-      "seeds = [0, 1]");
-  REQUIRE(plan.jobs().size() == 2);
   for (const int64_t shards : {1, 2, 3, 7, 40}) {
     CAPTURE(shards);
-    std::set<std::pair<size_t, size_t>> seen;
+    std::set<std::pair<std::string, size_t>> seen;
     std::vector<double> loads;
     double dearest = 0;
     for (int64_t shard = 1; shard <= shards; ++shard) {
       double load = 0;
-      for (const SweepGroup& group : plan.groups(shard, shards)) {
-        CHECK(group.units.size() <= 8);
-        for (const size_t unit : group.units) CHECK(seen.emplace(group.job, unit).second);
-        load += group.seconds;
-        dearest = std::max(dearest, group.seconds);
-      }
+      const SweepPlan plan = sweeps.plan(
+          {kWindows, "preset = \"h2o\"\nquantize = [\"none\", \"per-token\"]",
+           "preset = \"streaming\"\nsinks = [1, 2, 3, 4, 5, 6, 7, 8, 9]"},
+          "seeds = [0, 1]", shard, shards);
+      for (const SweepJob& job : plan.jobs())
+        for (const SweepGroup& group : job.groups) {
+          CHECK(group.units.size() <= 8);
+          for (const size_t unit : group.units) CHECK(seen.emplace(job.name, unit).second);
+          load += group.seconds;
+          dearest = std::max(dearest, group.seconds);
+        }
       loads.push_back(load);
     }
     CHECK(seen.size() == 2 * (11 + 2 + 9));
@@ -95,11 +96,11 @@ TEST_CASE("records that quantise are not replayed together with those that do no
   const SweepPlan plan = sweeps.plan(
       {kSnapkv + "\nquantize = [\"none\", \"per-token\", \"kivi\"]"});
   std::vector<size_t> sizes;
-  for (const SweepGroup& group : plan.groups(1, 1)) sizes.push_back(group.units.size());
+  for (const SweepGroup& group : plan.jobs().front().groups) sizes.push_back(group.units.size());
   CHECK(sizes == std::vector<size_t>{1, 2});
 }
 
-TEST_CASE("a unit's name follows from everything its numbers depend on", "[sweep]") {
+TEST_CASE("a group's name follows from everything its numbers depend on", "[sweep]") {
   const Sweeps sweeps;
   const std::string key = sweeps.key(kSnapkv);
   CHECK(key == sweeps.key(kSnapkv));
@@ -108,5 +109,5 @@ TEST_CASE("a unit's name follows from everything its numbers depend on", "[sweep
                              "scope = \"all\"", "metrics = [\"locality\"]", "wo_steps = 2"})
     CHECK(keys.insert(sweeps.key(kSnapkv, option)).second);
   CHECK(keys.insert(sweeps.key("preset = \"snapkv\"\nwindow = 9")).second);
-  CHECK(keys.insert(sweeps.plan({kSnapkv, "preset = \"tova\""}).jobs()[0].units[0].key).second);
+  CHECK(keys.insert(sweeps.plan({kSnapkv, "preset = \"tova\""}).jobs()[0].groups[0].key).second);
 }
