@@ -72,7 +72,7 @@ std::shared_ptr<ScoredLayer> scores_of(const Dataset& results, const TraceReader
   const PreparedBudget& budget = record.budgets.at(0);
   if (budget.keeps_all || record.skips(work.layer())) return nullptr;
   const TraceFiles files(reader);
-  check_records({policy}, budgets, work.info(), layers, files);
+  check_served(reader, reader.info(), {policy}, budgets, layers);
   const ScorePlan& plan = preparation.plans().at(budget.plan);
   const auto seed = static_cast<uint64_t>(results.attribute_or<int64_t>("seed", 0));
   return score_layer(work, files, seed, {&plan}).front().at(budget.variant);

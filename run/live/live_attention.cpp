@@ -1,5 +1,6 @@
 #include "run/live/live_attention.hpp"
 
+#include "run/study/study.hpp"
 #include "sim/policy/policy_run.hpp"
 #include "sim/policy/prepared_record.hpp"
 #include "sim/replay/layer_replay.hpp"
@@ -81,8 +82,7 @@ LiveAttention::LiveAttention(const TraceReader& reader, std::vector<Record> reco
               info_.path + ", layer " + std::to_string(layer),
               "a window of " + std::to_string(window), "layers that see the whole trace"});
   }
-  check_records(records, budgets, reader.info(), layers_, files_);
-  check_compressions(records, budgets, info_, layers_, files_);
+  check_served(reader, info_, records, budgets, layers_);
   files_.read_probes(observing_probes(records, reader.info()));
   policies_ = std::make_unique<PolicyRun>(std::move(records), std::move(budgets), reader.info(),
                                           layers_, seed_, files_);

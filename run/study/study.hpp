@@ -27,9 +27,15 @@ struct StudyPlan {
 /// Equal records, and budgets that keep the same share of the prompt, collapse to the first.
 void take_doubles_out(StudyOptions& options, int64_t prompt_len);
 
-/// Throws what a study would be refused for: whether a trace can serve it is asked here and nowhere
-/// else, of what the trace holds; no layer is read. Layers with a sliding window shorter than the
-/// trace are left out and named to `message`.
+/// Throws where the trace cannot serve the records: asked here and nowhere else, of what it holds;
+/// no layer is read. `later`: what compressions after the first see, of a model that runs more
+/// queries than the trace stores.
+void check_served(const TraceReader& trace, const TraceInfo& later,
+                  const std::vector<Record>& records, const std::vector<Budget>& budgets,
+                  const std::vector<int>& layers);
+
+/// Throws what a study would be refused for: see check_served(). Layers with a sliding window
+/// shorter than the trace are left out and named to `message`.
 StudyPlan plan_study(const TraceReader& trace, StudyOptions options,
                      const std::function<void(const std::string&)>& message = nullptr);
 

@@ -43,10 +43,11 @@ std::vector<int> replayed_layers(const TraceReader& reader, const std::vector<in
 }
 
 /// Merging of keys as they are needs logits that are linear in them.
-void check_logits(const TraceReader& trace, const StudyPlan& plan) {
-  for (const Record& record : plan.records) {
+void check_logits(const TraceReader& trace, const std::vector<Record>& records,
+                  const std::vector<int>& layers) {
+  for (const Record& record : records) {
     if (!chosen<Merge>(record.settings).needs_linear_logits()) continue;
-    for (const int layer : plan.options.layers) {
+    for (const int layer : layers) {
       if (trace.header(layer).softcap == 0) continue;
       bad_data({"policy " + record.canonical() + " needs logits that are linear in the key",
                 fmt::format("{}, layer {}", trace.info().path, layer),
@@ -82,16 +83,6 @@ void check_measures(const RunShape& run, const SideFiles& files) {
       check_records({Record::parse(record)}, {Budget::parse("0.5")}, run.info, run.options.layers,
                     files, fmt::format(" of metric {}", measure.name));
   });
-}
-
-void check_plan(const TraceReader& trace, const StudyPlan& plan) {
-  const TraceFiles files(trace);
-  const std::vector<Budget>& budgets = plan.options.budgets;
-  const std::vector<int>& layers = plan.options.layers;
-  check_records(plan.records, budgets, trace.info(), layers, files);
-  check_measures(plan.shape(trace.info()), files);
-  check_compressions(plan.records, budgets, trace.info(), layers, files);
-  check_logits(trace, plan);
 }
 
 /// Dimensions, coordinates and undefined variables of a run.
@@ -155,6 +146,15 @@ void take_doubles_out(StudyOptions& options, int64_t prompt_len) {
   });
 }
 
+void check_served(const TraceReader& trace, const TraceInfo& later,
+                  const std::vector<Record>& records, const std::vector<Budget>& budgets,
+                  const std::vector<int>& layers) {
+  const TraceFiles files(trace);
+  check_records(records, budgets, trace.info(), layers, files);
+  check_compressions(records, budgets, later, layers, files);
+  check_logits(trace, records, layers);
+}
+
 StudyPlan plan_study(const TraceReader& trace, StudyOptions options,
                      const std::function<void(const std::string&)>& message) {
   const TraceInfo& info = trace.info();
@@ -173,7 +173,8 @@ StudyPlan plan_study(const TraceReader& trace, StudyOptions options,
   plan.records = plan.options.records;
   for (Record& record : records_beside(plan.shape(info))) plan.records.push_back(std::move(record));
   take_doubles_out(plan.records);
-  check_plan(trace, plan);
+  check_served(trace, info, plan.records, plan.options.budgets, plan.options.layers);
+  check_measures(plan.shape(info), TraceFiles(trace));
   if (!left_out.empty() && message)
     message(fmt::format("{}: layers left alone, since their sliding window is shorter than the "
                         "trace: {}",
