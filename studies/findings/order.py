@@ -144,7 +144,7 @@ def counted(studies):
             own.setdefault(place, []).append(statistics.effect(logs))
     columns = EXPERIMENTS["claims"].columns
     return (header("claims", "paper", "method", "baselines"),
-            [[paper, f"`{policy}`", len(own[columns[0]]), *(said(own[place]) for place in columns)]
+            [[paper, f"`{policy}`", str(len(own[columns[0]])), *(said(own[place]) for place in columns)]
              for (paper, policy), own in rows_.items()])
 
 
@@ -223,7 +223,7 @@ def predicted(studies):
                     ranks = [statistics.spearman(one.stream_error.to_numpy(), one.kl.to_numpy()) for _, one in own.groupby("text")]
                     mean, (low, high) = statistics.over_traces(np.arctanh(np.clip(ranks, -ALMOST, ALMOST)))
                     cells.append(f"{np.tanh(mean):.2f} [{np.tanh(low):.2f}, {np.tanh(high):.2f}]")
-            rows_.append([SHORT[model], tokens, *cells])
+            rows_.append([SHORT[model], str(tokens), *cells])
     return ["model", "tokens", *(f"{who}, {budget}" for who in ("all", f"the {prediction.FEW_BEST} that lose least")
                                  for budget in EXPERIMENTS["presets"].budgets)], rows_
 
