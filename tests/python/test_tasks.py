@@ -3,6 +3,8 @@
 Needs data/requirements.txt and plots/requirements.txt; without them one line says so.
 """
 
+import contextlib
+import io
 import json
 import re
 import sys
@@ -253,6 +255,20 @@ class Runs(WithModel):
             self.study(tasks="shirt")
         with self.assertRaisesRegex(kvsim.UsageError, "there is nothing to study"):
             self.study(tasks=())
+
+    def test_a_task_with_turns_is_left_out_by_name_where_the_tokenizer_has_no_chat_template(self):
+        cued = Task("cued", "for tests", lambda rng, number: Instance(
+            TALE.format(rng.randint(10, 99)), " How many?", "x", cue=" It was"), lambda *_: True, 3)
+        without = tiny_models.make_tokenizer()
+        without.chat_template = None
+        said = io.StringIO()
+        with mock.patch.dict(tasks.TASKS, {"cued": cued}), contextlib.redirect_stderr(said):
+            found = api.study(self.model, out=self.folder / "out", tokenizer=without,
+                              **{**HOW, "tasks": ["short", "cued"]})
+            self.assertEqual(set(found.answers.task), {"cued"})
+        for question in tasks.QUESTIONS:
+            self.assertIn(f"short-{question} left out: the prompt has turns with roles, but this tokenizer has "
+                          "no chat template", said.getvalue())
 
     def test_words_of_the_command(self):
         folder = Folder(self.folder)
