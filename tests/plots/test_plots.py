@@ -189,8 +189,8 @@ class FiguresTest(PlotTest):
             why = np.select([factors > 1.05, factors < 0.95], [4, 5], 0).astype(np.float32)
             return data.assign(held_of_budget=(("policy", "budget"), factors), unranked=(("policy", "budget"), why))
         results = load.open_results(self.file(policies=("full", "h2o", "knorm"), budgets=(0.1, 0.2), edit=held))
-        more, less = ("\nhold over a twentieth more than the budget gives: h2o ({} times)",
-                      "\nhold over a twentieth less than the budget gives: knorm (0.9 times)")
+        more, less = ("\nAbove the budget by over a twentieth: h2o ({} times)",
+                      "\nBelow the budget by over a twentieth: knorm (0.9 times)")
         self.assertEqual(measures.held_note([results], results.policies), more.format("4.86 to 9.84") + less)
         self.assertEqual(measures.held_note([results], ["h2o", "full"], "10%"), more.format("9.84"))
         self.assertEqual(measures.held_note([results], ["knorm"], "0.1"), "")
@@ -200,7 +200,7 @@ class FiguresTest(PlotTest):
             given = (figure.find(results, options),) if hasattr(figure, "find") else ()
             drawn = figure.draw(results, options, *given)
             texts = " ".join(" ".join(one.get_text() for one in drawn.findobj(Text)).split())
-            self.assertIn("more than the budget gives: h2o (", texts, figure.__name__)
+            self.assertIn("Above the budget by over a twentieth: h2o (", texts, figure.__name__)
 
     def test_an_unknown_metric_is_answered_with_the_known_ones(self):
         self.refused(2, "no metric 'lost'; known: stream_error, retained_importance, output_error, "

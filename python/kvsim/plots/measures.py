@@ -111,11 +111,11 @@ def held_note(files, policies, budget=None):
                 if reason in found and policy in policies and not load.is_full(policy):
                     found[reason].setdefault(policy, []).append(factor)
     notes = []
-    for reason, word in ((ranking.HOLDS_MORE, "more"), (ranking.HOLDS_LESS, "less")):
+    for reason, word in ((ranking.HOLDS_MORE, "Above"), (ranking.HOLDS_LESS, "Below")):
         named = [f"{policy} ({' to '.join(dict.fromkeys(f'{end(own):.3g}' for end in (min, max)))} times)"
                  for policy, own in found[reason].items()]
         rest = len(named) - MOST_NAMED
         if named:
-            notes.append(f"hold over a twentieth {word} than the budget gives: {', '.join(named[:MOST_NAMED])}"
+            notes.append(f"{word} the budget by over a twentieth: {', '.join(named[:MOST_NAMED])}"
                          + (f" and {counted(rest, 'other')}" if rest > 0 else ""))
     return "".join(f"\n{one}" for one in notes)
