@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <nlohmann/json.hpp>
+
 #include "analysis/dataset.hpp"
 #include "cli/command.hpp"
 #include "cli/options.hpp"
