@@ -1,6 +1,5 @@
 """Paired differences of two policies, over steps or over traces."""
 
-import re
 from collections.abc import Iterable
 
 import numpy as np
@@ -129,13 +128,13 @@ def mixed(texts: list[Text]) -> list[str]:
     told = [text[0].attrs for text in texts]
     models = {str(one.get("model", "")) for one in told}
     lengths = [int(one.get("prompt_len", 0)) for one in told]
-    layers = {f"{text[0].sizes['layer']} of {int(one.get('num_layers', text[0].sizes['layer']))} layers"
+    layers = {(text[0].sizes["layer"], int(one.get("num_layers", text[0].sizes["layer"])))
               for text, one in zip(texts, told) if "layer" in text[0].sizes}
     parts = [f"{len(models)} models"] if len(models) > 1 else []
     if max(lengths) > (1 + ranking.ALIKE) * min(lengths):
         parts.append(f"prompts of {min(lengths)} to {max(lengths)} tokens")
-    if len(layers) > 1 and any(len(set(re.findall(r"\d+", one))) > 1 for one in layers):
-        parts.append(" and ".join(sorted(layers)))
+    if len(layers) > 1 and any(some < every for some, every in layers):
+        parts.append(" and ".join(f"{some} of {every} layers" for some, every in sorted(layers)))
     return [f"The traces differ: {', '.join(parts)}; a mean over them is of all these."] if parts else []
 
 

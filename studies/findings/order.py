@@ -85,10 +85,10 @@ def options(name):
 
 
 def rows(folder):
-    """A row per experiment, model, text, policy and budget, of texts that both models read."""
-    for name in EXPERIMENTS:
+    """A row per experiment, model, text, policy and budget, of texts that its models read."""
+    for name, one in EXPERIMENTS.items():
         if (folder / name).is_dir():
-            yield from ([name, *row] for row in two_models.rows(folder / name))
+            yield from ([name, *row] for row in two_models.rows(folder / name, one.models))
 
 
 def read(studies, name):

@@ -33,9 +33,8 @@ HEADER = ["model", "text", "category", "policy", "budget", "prompt_tokens", "lat
           "kl_worst", "top1", "stream_error"]
 
 
-def rows(folder):
-    """A row per model, document, policy and budget, of documents that all models of the study read."""
-    names = [name for name in MODELS if (folder / name).is_dir()]
+def rows(folder, names=tuple(MODELS)):
+    """A row per model, document, policy and budget, of documents that all of the models read."""
     found = pandas.concat([pandas.read_csv(folder / name / "losses.csv", dtype={"budget": str})
                            .assign(model=name) for name in names])
     every = found.groupby("text").model.nunique() == len(names)

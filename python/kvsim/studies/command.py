@@ -203,7 +203,7 @@ def study(args: argparse.Namespace, load=None, tell=None) -> int:
                        "steps": args.steps, "probe": ",".join(args.probes), "dtype": args.dtype})
         with contextlib.closing(Progress(quiet=args.quiet, log="kvsim study")) as progress:
             failed = run_all(folder, found, load, settings, tell or progress.tell)
-            run_sheets(folder, chosen, load, settings, tell or progress.tell)
+            failed |= run_sheets(folder, chosen, load, settings, tell or progress.tell)
         if not args.keep_traces and not args.shard:
             shutil.rmtree(folder.traces, ignore_errors=True)
         left_out = count_left_out(records, [
@@ -225,7 +225,7 @@ def study(args: argparse.Namespace, load=None, tell=None) -> int:
         if not args.quiet:
             print_tables(folder, args)
             print(f"{paths['index.html']} written")
-    return int(bool(failed) or any(getattr(one, "refused", "") for one in chosen))
+    return len(failed)
 
 
 def print_tables(folder, args: argparse.Namespace) -> None:

@@ -33,14 +33,13 @@ def records_of(line: dict) -> set[str]:
     return {*(one["policy"] for one in line["outcomes"]), *line.get("unserved", ())}
 
 
-@dataclass
+@dataclass(frozen=True)
 class Sheet:
     """A task, asked with the question known or unknown, and its file."""
 
     task: Task
     question: str
     lines: Lines
-    refused: str = ""   # why the model cannot be asked it
 
     @property
     def name(self) -> str:
@@ -62,7 +61,7 @@ class Sheet:
         how many are, and how many that is. What is added to the sheet while one goes on counts."""
         known, solved = self.tried(), 0
         for number in range(TRIES * instances):
-            if solved == instances or self.refused:
+            if solved == instances:
                 return
             have = known.get(number, set())
             lacks = [] if have is None else [i for i, one in enumerate(records) if one not in have]
@@ -72,13 +71,10 @@ class Sheet:
             solved += known.get(number) is not None
 
     def ask(self, folder: Folder, number: int, loaded, settings, policies: list[str]) -> None:
-        try:
-            self.lines.add(run_instance(folder, self, loaded, settings, number, policies))
-        except (UsageError, DataError) as error:   # such as turns, where the tokenizer has no chat template
-            self.refused = str(error).splitlines()[0]
+        self.lines.add(run_instance(folder, self, loaded, settings, number, policies))
 
     def warning(self) -> str:
-        return self.refused and f"{self.name} left out: {self.refused}"
+        return ""
 
 
 def sheets(folder: Folder, names: list[str]) -> list[Sheet]:
@@ -105,19 +101,28 @@ def only_static(policies: list[str]) -> None:
                              "answer freely")
 
 
-def run_sheets(folder: Folder, chosen: list, load, settings, tell: Tell) -> None:
-    """Does the rest of all sheets, of tasks and of benchmarks; `load()` gives the model."""
+def run_sheets(folder: Folder, chosen: list, load, settings, tell: Tell) -> dict[str, str]:
+    """Does the rest of all sheets, of tasks and of benchmarks; `load()` gives the model. Those that it cannot
+    be asked, such as turns without a chat template, are left out: name -> why, in one line."""
     records = canonical_records(settings.policies)
+    refused: dict[str, str] = {}
 
     def units(sheet) -> Iterator[Unit]:
         for item, lacks, done, count in sheet.left(records, settings.instances):
+            if sheet.name in refused:
+                return
+
             def work(tell: Tell, item=item, lacks=lacks, done=done, count=count) -> None:
                 tell(f"{sheet.name}: {done} of {count}", done / count)
-                sheet.ask(folder, item, load(), settings, [settings.policies[at] for at in lacks])
+                try:
+                    sheet.ask(folder, item, load(), settings, [settings.policies[at] for at in lacks])
+                except DataError as error:
+                    refused[sheet.name] = str(error).splitlines()[0]
 
             yield work
 
     work_off([units(one) for one in chosen], tell)
+    return refused
 
 
 def run_instance(folder: Folder, sheet: Sheet, loaded, settings, number: int,
