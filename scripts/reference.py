@@ -14,20 +14,14 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "python.md"
 PACKAGE = ROOT / "python" / "kvsim"
-#: Arguments that the page explains once.
-COMMON = ("backend", "device", "model_dtype", "overwrite", "pool", "progress", "prompt_tokens", "seed", "threads",
-          "title", "tokenizer")
 SECTIONS = ("Args:", "Attributes:", "Returns:", "Raises:")
 
 
 def homes() -> dict[str, ast.AST]:
     """Every public name with the node that defines it."""
-    init = ast.parse((PACKAGE / "__init__.py").read_text(encoding="utf-8"))
-    listed = next(ast.literal_eval(node.value) for node in init.body
-                  if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "_HOMES")
+    listed = [node for node in ast.walk(tree_of("__init__")) if isinstance(node, ast.ImportFrom) and node.level]
     found = {}
-    for home, names in {**listed, "errors": ("Error", "UsageError", "DataError",
-                                             "VerificationError")}.items():
+    for home, names in ((one.module, [name.name for name in one.names]) for one in listed):
         for node in tree_of(home).body:
             if getattr(node, "name", None) in names:
                 found[node.name] = node
@@ -87,8 +81,6 @@ def body(doc: str) -> list[str]:
             for item in found:
                 name, colon, told = item.partition(": ")
                 named = colon and re.fullmatch(r"[\w, *`.\"]+", name)
-                if name in COMMON:
-                    continue
                 what = "" if head.strip() in ("Args:", "Attributes:") else f"{head.strip()} "
                 lines.append("- " + what + joined(f"`{name}`: {told}" if named else item))
         elif ">>>" in part:

@@ -4,13 +4,22 @@
 >>> results = kvsim.replay(kvsim.sample(), ["snapkv", "h2o"], [0.2, 0.5])
 >>> results.kvsim.summary
 
+These arguments mean the same everywhere, and stand in the signatures alone: `threads` of the program (all
+cores without), `backend` ("auto", "cpu" or "cuda"), `seed` of everything random, `overwrite` of what is
+there, `title` of a page, `pool`: means over files although their layers or lengths differ, and `progress`:
+show a bar (True), none (False), or one on a terminal and in notebooks (None). Of models `tokenizer` is that
+of one that you hold, or its processor; of one that is loaded by name `device` and `model_dtype` say how it
+computes.
+
 What is heavy is imported when it is used: the command line must start at once.
 """
 
+import ast
 import importlib
 import importlib.util
 import sys
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .errors import DataError, Error, UsageError, VerificationError
@@ -35,30 +44,11 @@ if TYPE_CHECKING:
     from .token_dropping import drop_tokens
     from .trace import Layer, Span, Trace
 
-_HOMES = {
-    "api": ("policies", "replay", "sample", "sweep", "synth", "verify"),
-    "compact_cache": ("CompactCache",),
-    "comparison": ("compare",),
-    "explanation": ("Explanation", "explain"),
-    "figures": ("Figures", "figure_names", "plot", "report"),
-    "kvpress": ("from_kvpress",),
-    "kvtrace.engines": ("from_engine",),
-    "kvtrace.writer": ("PathNorm", "TraceWriter"),
-    "bytes_for_loss": ("least_bytes",),
-    "live_press": ("press",),
-    "model": ("capture", "closed_loop", "demo_model"),
-    "policy": ("Policy",),
-    "program": ("KvsimWarning",),
-    "results": ("Results", "open_results"),
-    "searches.api": ("search",),
-    "studies.api": ("choose", "study"),
-    "token_dropping": ("drop_tokens",),
-    "trace": ("Layer", "Span", "Trace"),
-}
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+# The imports above are the table of names: of type checkers, and of __getattr__.
+_LISTED = next(one for one in ast.parse(Path(__file__).read_bytes()).body if isinstance(one, ast.If))
+_HOME_OF = {name.name: one.module for one in _LISTED.body for name in one.names}
 
-__all__ = ["DataError", "Error", "UsageError", "VerificationError"]
-__all__ += list(_HOME_OF)
+__all__ = ["DataError", "Error", "UsageError", "VerificationError", *_HOME_OF]
 
 # Names that cannot be imported without the packages that run models.
 _NEEDS = {"CompactCache": ("torch", "transformers"), "press": ("torch", "transformers", "kvpress")}

@@ -77,12 +77,7 @@ def replay(trace: str | PathLike | Trace, policies: PolicyLike | Iterable[Policy
         wo_steps: steps whose output error is computed; 0 for all.
         horizon: steps ahead that score estimates predict.
         span_complement: names of spans whose complement becomes a span, too.
-        seed: of everything random.
-        backend: "auto", "cpu" or "cuda".
-        threads: of the program; all cores without.
         out: keep the results file here, too.
-        overwrite: replace `out`.
-        progress: show a bar; None: on a terminal and in notebooks.
 
     Returns:
         All measures with units and the full record of every policy (docs/results.md), in memory.
@@ -135,10 +130,6 @@ def sweep(config: str | PathLike | Mapping[str, Any], out: str | PathLike, *,
         config: a TOML file as for ``kvsim sweep``, or the same as a dictionary.
         out: folder of the results files and of the finished units, made when absent.
         traces: instead of those that `config` names.
-        backend: "auto", "cpu" or "cuda".
-        threads: of the program; all cores without.
-        overwrite: replace results files of `out`.
-        progress: show a bar; None: on a terminal and in notebooks.
 
     Returns:
         One dataset per trace and seed, in the order of their names.
@@ -218,7 +209,6 @@ def synth(out: str | PathLike, *, overwrite: bool = False, **given: Any) -> Trac
 
     Args:
         out: the file.
-        overwrite: replace it.
         given: options of ``kvsim synth``: prompt, steps, num_layers, heads, kv_heads, head_dim,
             value_dim, hidden, dtype, queries, spans, softcap, sliding_window, sink, seed.
     """

@@ -41,9 +41,7 @@ def plot(results: Datasets, out: str | PathLike | None = None, *,
         budget: of the figures that show one; a number with a point is a ratio.
         layers: such as "0,5,10-15".
         policy: records, as the dataset names them.
-        pool: draw means over files although their layers or lengths differ.
         width: "column" or "page" of a paper with two columns; None: 7.2 inches.
-        overwrite: replace files of `out`.
 
     Returns:
         The paths of all files; in a notebook the figures themselves.
@@ -79,9 +77,6 @@ def report(results: Datasets, out: str | PathLike, *,
         out: the page.
         trace: traces of the results; by default those that they name. Without one the page has no
             texts.
-        title: of the page.
-        pool: means over traces although their layers or lengths differ.
-        overwrite: replace `out`.
     """
     given = several(results)
     if trace is None:

@@ -267,8 +267,6 @@ def press(policy: PolicyLike, compression_ratio: float = 0.5, *, tokenizer: Any 
         tokenizer: the model's; for policies that read the prompt again (``kvzip``,
             ``rehearsal:reread``) or that look at the tokens' text.
         dtype: in which queries, keys and values go to the program: float16, float32, bfloat16.
-        seed: of everything random.
-        threads: of the program; all cores without.
 
     Raises:
         UsageError: for policies that compress again later, merge, round or move entries, keep sets

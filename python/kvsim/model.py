@@ -76,7 +76,6 @@ def capture(model: Any, tokenizer: Any = None,
 
     Args:
         model: a causal language model of transformers, also one that sees or hears.
-        tokenizer: its tokenizer, a fast one, or its processor.
         messages: a chat, ``[{"role": ..., "content": ...}, ...]``, or the text of one user turn.
             Contents may hold ``<span name="...">...</span>`` and ``<compress/>``.
         out: the trace file; without it one that lives as long as the process.
@@ -101,8 +100,6 @@ def capture(model: Any, tokenizer: Any = None,
         repetition_penalty: 1 is none.
         seed: of sampling.
         ignore_end: write all `steps` even if the model would stop.
-        overwrite: replace `out`.
-        progress: show a bar; None: on a terminal and in notebooks.
 
     Raises:
         Error: with one line, for instance for a layer that the trace format cannot describe.
@@ -243,7 +240,6 @@ def closed_loop(model: Any, results: xarray.Dataset | str | PathLike,
         generate: also write so many tokens and count how many agree with the full cache's.
         threads: of torch; 0 is torch's choice.
         overwrite: replace `out`, start anew.
-        progress: show a bar; None: on a terminal and in notebooks.
 
     Returns:
         KL divergence to the full cache, difference in negative log-likelihood and agreement of the

@@ -207,8 +207,6 @@ def drop_tokens(policy: PolicyLike, keep: float = 0.5, *, kv_heads: int | None =
         rope_pairs: which dimensions rotate together, as for :func:`from_engine`.
         attention: ``scale``, ``window``, ``softcap``, ``sinks``, as for :func:`from_engine`; without
             it 1 / sqrt(head size) and none of the others.
-        seed: of everything random.
-        threads: of the program; all cores without.
 
     Raises:
         UsageError: for policies that look at more than queries, keys and values of the prompt,

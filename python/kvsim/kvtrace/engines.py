@@ -119,7 +119,6 @@ def from_engine(folder: str | os.PathLike, path: str | os.PathLike, *, model: st
         heads, kv_heads, wo: of files of llama.cpp and LMCache alone: query heads, KV heads, and by layer
             the output projection [D, Hq * d] (``blk.N.attn_output.weight``, ``o_proj.weight``).
         stored_type: as :class:`TraceWriter` takes it.
-        overwrite: replace an existing file.
 
     Returns:
         The path of the trace. It holds the engine's own outputs at eight positions, for

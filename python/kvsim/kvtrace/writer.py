@@ -163,7 +163,6 @@ class TraceWriter:
     Args:
         path: of the file.
         stored_type: float16, float32 or bfloat16: in which q, k, v and W_O are stored.
-        overwrite: replace an existing file.
     """
 
     def __init__(self, path: str | os.PathLike, stored_type: str = "float16", *,

@@ -59,7 +59,6 @@ def search(config: str | PathLike | Mapping[str, Any], out: str | PathLike, *,
         report: then measure the best on the texts set aside.
         closed_loop: with `report`, also run the model with what is kept; needs PyTorch.
         model: of the closed loop; without it that of the traces.
-        threads: of every replay; all cores without.
         shard: (I, N) as one of N processes at work on the study at once: tables and figures are left
             to a call without it.
         tell: is called with a line after every group.

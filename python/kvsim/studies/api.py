@@ -75,7 +75,6 @@ def study(model: Any, texts: str | PathLike | Iterable[str | PathLike] | None = 
             `tokenizer`.
         texts: files, folders, kinds of `kvsim make-traces --list`, or "builtin"; None: tasks only.
         out: folder of the study; one that is there goes on.
-        tokenizer: of a model that you hold.
         policies: records; those that matter without.
         budgets: as for `replay`; 0.1, 0.2, 0.35 and 0.5 without.
         seeds: of kinds of text.
@@ -89,15 +88,10 @@ def study(model: Any, texts: str | PathLike | Iterable[str | PathLike] | None = 
         fraction: of the rows of files, chosen with the first of `seeds`.
         reference: policy that losses are relative to.
         loss: the least bytes are those with a loss of so many nats at most.
-        title: of the page.
         probe: further queries as of `kvsim capture --probe`, joined by commas; None: none.
         metrics: further measures in the results files, as for `replay`.
-        device: of a model that is loaded by name.
-        model_dtype: the type in which it computes: float32, bfloat16 or float16.
         dtype: the type in which traces are stored, from which policies choose.
-        threads: 0 is all cores.
         keep_traces: traces stay in the folder.
-        progress: show a bar; None: on a terminal and in notebooks.
     """
     given = dict(locals())
     given |= {"texts": ["none"] if texts is None else words(texts), "out": Path(out), "seeds": list(seeds)}
