@@ -48,7 +48,8 @@ if TYPE_CHECKING:
 _LISTED = next(one for one in ast.parse(Path(__file__).read_bytes()).body if isinstance(one, ast.If))
 _HOME_OF = {name.name: one.module for one in _LISTED.body for name in one.names}
 
-__all__ = ["DataError", "Error", "UsageError", "VerificationError", *_HOME_OF]
+__all__ = ["DataError", "Error", "UsageError", "VerificationError"]
+__all__ += list(_HOME_OF)
 
 # Names that cannot be imported without the packages that run models.
 _NEEDS = {"CompactCache": ("torch", "transformers"), "press": ("torch", "transformers", "kvpress")}

@@ -138,43 +138,34 @@ def sweep(config: str | PathLike | Mapping[str, Any], out: str | PathLike, *,
     chosen = [str(Path(one)) for one in traces]
     with exchange() as folder:
         file = Path(config) if not isinstance(config, Mapping) else None
-        if file is None and (functions := _functions_of(config)):
-            scores = Path(out) / "scores"
-            for one in chosen or several(config.get("traces", ())):
-                with Trace(one) as trace:
-                    _scores(functions, trace, scores, config.get("layers"), progress)
-            words.append(f"--scores={scores}")
-            config = _with_titles(config)
+        if file is None:
+            # Functions among the presets, which the program knows by their titles.
+            tables = [{**table, "preset": [Policy(one) if callable(one) else one for one in several(table.get("preset"))]}
+                      if isinstance(table, Mapping) else table for table in several(config.get("policy"))]
+            functions = as_policies([one for table in tables if isinstance(table, Mapping)
+                                     for one in table["preset"] if isinstance(one, Policy)])
+            if functions:
+                scores = Path(out) / "scores"
+                for one in chosen or several(config.get("traces", ())):
+                    with Trace(one) as trace:
+                        _scores(functions, trace, scores, config.get("layers"), progress)
+                words.append(f"--scores={scores}")
+                config = {**config, "policy": tables}
         run(["sweep", file or _write_config(config, Path(folder)), *words, *options(trace=chosen)],
             progress)
     return [open_results(one) for one in sorted(Path(out).glob("*.nc"))]
 
 
-def _functions_of(config: Mapping[str, Any]) -> list[Policy]:
-    """Functions among the presets of a sweep."""
-    presets = [one for table in several(config.get("policy", ())) if isinstance(table, Mapping)
-               for one in several(table.get("preset"))]
-    return as_policies([one for one in presets if callable(one)])
-
-
-def _with_titles(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The sweep with the names of functions in the place of functions."""
-    def record(preset: Any) -> Any:
-        return Policy(preset).title if callable(preset) else preset
-
-    tables = [{**table, "preset": [record(one) for one in several(table.get("preset"))]}
-              for table in several(config["policy"])]
-    return {**config, "policy": tables}
-
-
 def _plain(given: Any) -> Any:
-    """With paths and numbers of numpy as TOML has them."""
+    """With paths, numbers of numpy and titles of functions as TOML has them."""
     if isinstance(given, Mapping):
         return {key: _plain(value) for key, value in given.items()}
     if isinstance(given, (list, tuple)):
         return [_plain(value) for value in given]
     if isinstance(given, (numpy.generic, numpy.ndarray)):
         return given.tolist()
+    if isinstance(given, Policy):
+        return given.title
     return fspath(given) if isinstance(given, PathLike) else given
 
 

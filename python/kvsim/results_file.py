@@ -72,11 +72,6 @@ def write_results(dataset: xarray.Dataset, path: str | PathLike) -> None:
     write_bytes(path, written.getbuffer())
 
 
-def is_replay(dataset: xarray.Dataset) -> bool:
-    """Did `kvsim replay` make this?"""
-    return "kvsim_version" in dataset.attrs and "retained_importance_mean" in dataset.variables
-
-
 def is_loop(dataset: xarray.Dataset) -> bool:
     """Did `kvsim closed-loop` make this?"""
     return "kl_divergence_mean" in dataset.variables and "layer" not in dataset.dims
@@ -84,7 +79,8 @@ def is_loop(dataset: xarray.Dataset) -> bool:
 
 def is_results(dataset: xarray.Dataset) -> bool:
     """Did kvsim make this?"""
-    return is_replay(dataset) or is_loop(dataset)
+    replayed = "kvsim_version" in dataset.attrs and "retained_importance_mean" in dataset.variables
+    return replayed or is_loop(dataset)
 
 
 def check(dataset: xarray.Dataset) -> None:

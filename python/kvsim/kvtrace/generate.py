@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import torch
+from transformers import RepetitionPenaltyLogitsProcessor
 
 from .cache_names import cache_in, few_logits, with_cache
 from .inputs import Inputs, beside
@@ -26,13 +27,6 @@ def end_tokens(loaded: LoadedModel) -> set[int]:
     declared = getattr(loaded.model.generation_config, "eos_token_id", None)
     declared = declared if isinstance(declared, (list, tuple)) else [declared]
     return {int(i) for i in [*declared, loaded.tokenizer.eos_token_id] if i is not None}
-
-
-def _penalise(logits, seen, penalty: float):
-    """CTRL's repetition penalty: logits of tokens already present shrink towards "unlikely"."""
-    values = logits[seen]
-    logits[seen] = values / penalty * (values > 0) + values * penalty * (values <= 0)
-    return logits
 
 
 def _pick(logits, sampling: Sampling, generator) -> int:
@@ -69,8 +63,8 @@ def generate(loaded: LoadedModel, ids: list[int], steps: int, sampling: Sampling
             past = cache_in(out) if keeps_cache else None
             logits = out.logits[0, -1].float().cpu()
             if sampling.repetition_penalty != 1:
-                seen = torch.tensor(sorted(set(ids + new)))
-                logits = _penalise(logits, seen, sampling.repetition_penalty)
+                penalise = RepetitionPenaltyLogitsProcessor(float(sampling.repetition_penalty))
+                logits = penalise(torch.tensor([ids + new]), logits[None])[0]
             if sampling.ignore_end:
                 logits[list(ends)] = float("-inf")
             new.append(_pick(logits, sampling, generator))

@@ -5,6 +5,7 @@ sound, and the model puts vectors in their place. To its decoder they are tokens
 that their keys and values are entries like others. Runs of them become spans.
 """
 
+import itertools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -95,12 +96,10 @@ def _spans(config, ids: list[int]) -> list[tuple[str, int, int]]:
     kinds = {value: found[1] for name, value in vars(config).items()
              if (found := KINDS.fullmatch(name)) and isinstance(value, int)}
     runs: dict[str, list[tuple[int, int]]] = {}
-    begin = 0
-    for at in range(1, len(ids) + 1):
-        if at == len(ids) or ids[at] != ids[begin]:
-            if kind := kinds.get(ids[begin]):
-                runs.setdefault(kind, []).append((begin, at))
-            begin = at
+    for token, run in itertools.groupby(enumerate(ids), lambda one: one[1]):
+        if kind := kinds.get(token):
+            places = [at for at, _ in run]
+            runs.setdefault(kind, []).append((places[0], places[-1] + 1))
     return sorted(((kind if len(found) == 1 else f"{kind}{number}", *run)
                    for kind, found in runs.items() for number, run in enumerate(found, 1)),
                   key=lambda span: span[1])

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..budgets import find_budget
 from ..errors import DataError, UsageError, reads_file
-from ..hdf5_file import open_hdf5, refuse_links, scalar
+from ..plots import load
 
 # Kinds that a record must have of these stages; anything else is not a set of untouched entries.
 PLAIN_STAGES = {
@@ -50,18 +50,10 @@ class KeptSets:
         return state.hexdigest()
 
 
-def _texts(dataset) -> list[str]:
-    return [str(text) for text in dataset.asstr()[:]]
-
-
 def changed_stages(parameters: dict) -> str:
     """Stages for which a cache with these parameters is not what its kept sets say, at every step."""
     return ", ".join(f"{stage}={parameters[stage]}" for stage, plain in PLAIN_STAGES.items()
                      if parameters.get(stage, plain) != plain)
-
-
-def has_static_sets(parameters: dict) -> bool:
-    return not changed_stages(parameters)
 
 
 class ResultsFile:
@@ -69,60 +61,46 @@ class ResultsFile:
 
     def __init__(self, path: Path):
         self.path = path
-        self.file = open_hdf5(path, "results file of kvsim")
         self._read_header()
 
     def __enter__(self) -> "ResultsFile":
         return self
 
     def __exit__(self, *_) -> None:
-        self.file.close()
+        self.data.close()
+
+    @reads_file(REPLAY)
+    def _read_header(self) -> None:
+        opened = load.open_results(self.path)
+        if isinstance(opened, load.Loop):
+            raise DataError(f"{self.path}: losses of a closed loop, expected {REPLAY} (with --save-keep)")
+        self.data, told = opened.data, opened.data.attrs
+        self.policies, self.layers, self.budgets = opened.policies, opened.layers, opened.budgets
+        self.budget_labels = opened.budget_labels()
+        self.prompt_len, self.seed = int(told["prompt_len"]), int(told.get("seed", 0))
+        self.trace_digest, self.config, self.history = (
+            str(told[name]) for name in ("trace_digest", "config", "history"))
+        self.later = str(told.get("later", ""))
+        self.importance = str(json.loads(self.config).get("importance", "l1"))
+        self.parameters = {
+            entry["record"]: entry["parameters"] for entry in json.loads(self.config)["policies"]
+        }
 
     @reads_file(REPLAY)
     def what_is_held(self, policies: list[int], budgets: list[int]) -> dict[str, np.ndarray]:
         """Shares that policies hold, and why they are not ranked, as the results have it: by name
         [policy, budget]; nothing of files that do not say."""
-        return {name: self.file[name][()][np.ix_(policies, budgets)] for name in HELD
-                if name in self.file and self.file[name].shape == (len(self.policies),
-                                                                   len(self.budgets))}
-
-    @reads_file(REPLAY)
-    def _read_header(self) -> None:
-        refuse_links(self.file)
-        attributes = {name: scalar(self.file.attrs, name) for name in (
-            "prompt_len", "trace_digest", "config", "history", "seed", "later", "format")
-            if name in self.file.attrs}
-        self._refuse_other(attributes)
-        self.prompt_len = int(attributes["prompt_len"])
-        self.trace_digest = str(attributes["trace_digest"])
-        self.config = str(attributes["config"])
-        self.history = str(attributes["history"])
-        self.seed = int(attributes.get("seed", 0))
-        self.later = str(attributes.get("later", ""))
-        self.importance = str(json.loads(self.config).get("importance", "l1"))
-        self.policies = _texts(self.file["policy"])
-        self.budgets = np.asarray(self.file["budget"][:], dtype=np.float64)
-        self.budget_labels = _texts(self.file["budget_label"])
-        self.layers = [int(layer) for layer in self.file["layer"][:]]
-        self.parameters = {
-            entry["record"]: entry["parameters"] for entry in json.loads(self.config)["policies"]
-        }
-
-    def _refuse_other(self, attributes: dict) -> None:
-        """Other files of kvsim than results of a replay, by their name."""
-        found = "a trace" if attributes.get("format") == "kvtrace" else (
-            "losses of a closed loop" if "kl_divergence" in self.file else "")
-        if found:
-            raise DataError(f"{self.path}: {found}, expected {REPLAY} (with --save-keep)")
+        return {name: self.data[name].values[np.ix_(policies, budgets)] for name in HELD
+                if name in self.data and self.data[name].dims == ("policy", "budget")}
 
     @property
     @reads_file(REPLAY)
     def trace(self) -> Path:
         """Where the trace is, seen from this file."""
-        named = str(self.file.attrs.get("trace_path", ""))
+        named = str(self.data.attrs.get("trace_path", ""))
         path = Path(os.path.normpath(self.path.resolve().parent / named))
         if not path.is_file():
-            raise UsageError(f"{self.path}: the trace {self.file.attrs.get('trace', '')} is not "
+            raise UsageError(f"{self.path}: the trace {self.data.attrs.get('trace', '')} is not "
                              "where the results say: give its path before them")
         return path
 
@@ -139,24 +117,24 @@ class ResultsFile:
     @reads_file(REPLAY)
     def is_static(self, policy: int) -> bool:
         """Do the kept sets say all there is to say of this policy's cache?"""
-        return has_static_sets(self.parameters.get(self.policies[policy], {}))
+        return not changed_stages(self.parameters.get(self.policies[policy], {}))
 
     def check_sets(self) -> None:
-        if "kept_mask" not in self.file and "kept_mask_query" not in self.file:
+        if not {"kept_mask", "kept_mask_query"} & set(self.data):
             raise DataError(f"{self.path}: holds no kept sets; replay with --save-keep")
 
     @reads_file(REPLAY)
     def sets(self, policy: int, budget: int) -> KeptSets:
         for variable in ("kept_mask", "kept_mask_query"):
-            if variable not in self.file:
+            if variable not in self.data:
                 continue
-            values = self.file[variable][policy, budget]
-            # 255 marks policies whose sets belong to the other kind of head.
+            values = self.data[variable][policy, budget].values
+            # Undefined of policies whose sets belong to the other kind of head.
             if values.ndim != 3 or values.shape[::2] != (len(self.layers), self.prompt_len):
                 raise DataError(f"{self.path}: {variable} has shape {values.shape}")
-            if (values == 255).all():
+            if np.isnan(values).all():
                 continue
-            if (values > 1).any():
+            if not np.isin(values, (0, 1)).all():
                 raise DataError(f"{self.path}: {variable} holds merged or undefined entries")
             masks = {layer: values[i] == 1 for i, layer in enumerate(self.layers)}
             return KeptSets(self.policies[policy], self.budget_labels[budget], masks)

@@ -82,9 +82,8 @@ def write_loop(target: Path, coordinates: dict, pairs: dict, attributes: dict,
         {"Conventions": "CF-1.11", "title": "What a model loses that runs with a compressed KV cache",
          **attributes, "history": f"{now} {attributes['history']}", "closed_loop_note": NOTE})
     data["budget"].encoding["_FillValue"] = None
-    for one in data.variables.values():
-        if one.dtype == np.uint8:
-            one.encoding["_FillValue"] = 255
+    if "unranked" in data:
+        data["unranked"].encoding = {"dtype": "uint8", "_FillValue": 255}
     try:
         write_results(data, target)
     except OSError as error:

@@ -89,36 +89,27 @@ def library_versions() -> dict:
     return versions
 
 
-@dataclass
-class Found:
-    """Where a model is: `gguf` are the parts of its file, if it is one. `name` and `source` are those of
-    LoadedModel."""
-
-    gguf: list[Path]
-    name: str
-    source: str
-
-
-def find_model(model: str, gguf: str | None) -> Found:
-    """Looks for a built-in model, a file, a folder, or a name of Hugging Face's hub."""
+def find_model(model: str, gguf: str | None) -> tuple[list[Path], str, str]:
+    """Looks for a built-in model, a file, a folder, or a name of Hugging Face's hub: the parts of a GGUF file,
+    if it is one, `name` and `source` of LoadedModel."""
     if built_in := BUILT_IN.get(model):
         parts = built_in.paths(gguf)
-        return Found(parts, built_in.name, built_in.source(parts[0].name.partition(".part")[0]))
+        return parts, built_in.name, built_in.source(parts[0].name.partition(".part")[0])
     path, inside = Path(model), f", {gguf}" if gguf else ""
     if path.is_file():
         if path.suffix != ".gguf":
             raise DataError(f"{model}: expected a folder, a Hugging Face name or a .gguf file")
-        return Found([path], path.stem, path.name)
+        return [path], path.stem, path.name
     if path.is_dir():
         if gguf and not (path / gguf).is_file():
             raise DataError(f"{path / gguf}: no such file")
         name = path.resolve().name
-        return Found([path / gguf] if gguf else [], name, name + inside)
+        return [path / gguf] if gguf else [], name, name + inside
     if model.startswith((".", "/", "~")):
         raise DataError(f"{model}: no such folder")
     from transformers.utils import cached_file
 
-    return Found([Path(cached_file(model, gguf))] if gguf else [], model, model + inside)
+    return [Path(cached_file(model, gguf))] if gguf else [], model, model + inside
 
 
 def import_torch(threads: int):
@@ -186,8 +177,8 @@ def load_model(model: str, gguf: str | None, dtype: str, device: str, threads: i
     said = "cannot load" if Path(model).exists() or model in BUILT_IN else \
         "no such file or folder here, and as a name on Hugging Face it cannot be loaded"
     try:
-        found = find_model(model, gguf)
-        tokenizer, loaded = _load_gguf(GgufFile(found.gguf), model, dtype, layers) if found.gguf else \
+        parts, name, source = find_model(model, gguf)
+        tokenizer, loaded = _load_gguf(GgufFile(parts), model, dtype, layers) if parts else \
             _load(model, dtype, layers, lambda: _read(transformers.AutoTokenizer, model))
     except (OSError, ValueError, ImportError, KeyError, SafetensorError) as error:
         raise DataError(f"{model}: {said}: {line_of(error)[:300]}") from None
@@ -198,7 +189,7 @@ def load_model(model: str, gguf: str | None, dtype: str, device: str, threads: i
     from .linear import speed_up
 
     speed_up(loaded)
-    return LoadedModel(loaded, tokenizer, found.name, found.source)
+    return LoadedModel(loaded, tokenizer, name, source)
 
 
 def _read(part, target, **options):

@@ -9,7 +9,6 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import h5py
 import numpy as np
 import torch
 
@@ -18,11 +17,12 @@ from ..program import call, exchange, options, readable
 from ..program import run as run_program
 from .capture import CaptureOptions, capture_trace
 from .closed_loop import ClosedLoop
-from .kept_sets import KeptSets
+from .kept_sets import ResultsFile
 from .layers import find_attention_layers, hooked
 from .model import LoadedModel
 from .prompt import TokenizedPrompt
 from .record import tolerance
+from .stream import relative
 
 POLICY, BUDGET = "snapkv", "0.3"
 JUDGED_LAYERS = 4   # whose residual error is compared, spread over the model
@@ -151,13 +151,6 @@ class Judge:
         return changed[self.prompt_len:].cpu().numpy()
 
 
-def difference(found, expected) -> float:
-    """Norm of the difference over that of what is expected."""
-    scale = float(np.linalg.norm(expected))
-    size = float(np.linalg.norm(np.asarray(found) - np.asarray(expected)))
-    return size / scale if scale > 0 else size
-
-
 @contextlib.contextmanager
 def lacking(verdict: Verdict, part: str):
     """A part that is refused in words."""
@@ -194,23 +187,22 @@ def _check(loaded: LoadedModel, ids: list[int], prompt_len: int, folder: Path) -
     call(trace, "the trace")
     with lacking(verdict, "replay"):
         _replay(trace, results, [POLICY])
-        with h5py.File(results) as f:
-            layers = [int(layer) for layer in f["layer"][:]]
-            residual = dict(zip(layers, f["residual_error"][0, 0]))
-            sets = KeptSets(POLICY, BUDGET, dict(zip(layers, f["kept_mask"][0, 0] == 1)))
+        with ResultsFile(results) as file:
+            residual = dict(zip(file.layers, file.data["residual_error"].values[0, 0]))
+            sets = file.sets(0, 0)
     with lacking(verdict, "moving positions"):
         _replay(trace, results, MOVES_POSITIONS)
     with Judge(loaded.model, ids, prompt_len) as judge:
         expected = [judge.logits(masks) for masks in [{}] + ([sets.masks] if sets else [])]
         measured = sorted(sets.masks) if sets else []
         for layer in measured[::-max(1, len(measured) // JUDGED_LAYERS)][:JUDGED_LAYERS]:
-            size = difference(residual[layer], judge.block_change(layer, sets.masks[layer]))
+            size = relative(residual[layer], judge.block_change(layer, sets.masks[layer]))
             verdict.parts["residual error"] = max(size, verdict.parts.get("residual error", 0))
     with lacking(verdict, "closed loop"):
         with ClosedLoop(loaded.model, ids, prompt_len) as loop:
             found = loop.logits([None] + ([sets] if sets else []))
         verdict.parts["closed loop"] = max(
-            difference(one.double().cpu().numpy(), own) for one, own in zip(found, expected))
+            relative(one.double().cpu().numpy(), own) for one, own in zip(found, expected))
     return verdict
 
 

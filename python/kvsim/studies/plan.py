@@ -4,7 +4,6 @@ a task that are tried on the machine, in part; nothing of them stays."""
 import tempfile
 import time
 from argparse import Namespace
-from dataclasses import dataclass
 from pathlib import Path
 
 from ..kvtrace.closed_loop import ClosedLoop, rows_at_once
@@ -39,12 +38,12 @@ def plan_text(found: list[Source], chosen: list, loaded, settings: Namespace, fo
         if one not in work:
             refused |= folder.unserved(one.name)
     if work:
-        tried = of_text(work[0], loaded, settings, lacks[work[0]])
-        refused |= tried.refused
-        total += len(work) * (tried.capture + tried.replay) + tried.run * (
-            runs - len(work) * len(tried.refused) * len(settings.budgets))
-        measured.append(f"{work[0].name}: capture {tried.capture:.1f} s, replay {tried.replay:.1f} s, a "
-                        f"policy and budget {tried.run:.2f} s")
+        capture, replay, run, unserved_now = of_text(work[0], loaded, settings, lacks[work[0]])
+        refused |= unserved_now
+        total += len(work) * (capture + replay) + run * (
+            runs - len(work) * len(unserved_now) * len(settings.budgets))
+        measured.append(f"{work[0].name}: capture {capture:.1f} s, replay {replay:.1f} s, a "
+                        f"policy and budget {run:.2f} s")
     tasks = [one for one in chosen if isinstance(one, Sheet)]
     if tasks:
         records = canonical_records(settings.policies)
@@ -71,20 +70,11 @@ def plan_text(found: list[Source], chosen: list, loaded, settings: Namespace, fo
         *(f"{one} will be left out: {why}" for one, why in refused.items())])
 
 
-@dataclass
-class Tried:
-    """Seconds of a text's capture and replay, and of a pair of policy and budget; policies that it
-    cannot serve, and why."""
-
-    capture: float
-    replay: float
-    run: float
-    refused: dict[str, str]
-
-
-def of_text(source: Source, loaded, settings: Namespace, wanted: list[str]) -> Tried:
+def of_text(source: Source, loaded, settings: Namespace,
+            wanted: list[str]) -> tuple[float, float, float, dict[str, str]]:
     """Captures a text, replays all policies in some of its layers, and runs the model with one budget
-    of every policy that changes the cache, which takes longest, and with sets of one that does not."""
+    of every policy that changes the cache, which takes longest, and with sets of one that does not.
+    Seconds of capture, replay, and a pair of policy and budget; policies that it cannot serve, and why."""
     text = passage(source, loaded.tokenizer, settings.prompt_tokens, settings.steps)
     with tempfile.TemporaryDirectory(prefix="kvsim-plan-") as place:
         trace, results = Path(place) / f"{source.name}.h5", Path(place) / "some.nc"
@@ -118,7 +108,7 @@ def of_text(source: Source, loaded, settings: Namespace, wanted: list[str]) -> T
             close_loop(trace, Part(results, Path(place) / "loop.nc"), loaded, first, settings,
                        lambda share: None)
             run += time.monotonic() - begin
-    return Tried(capture, replay, run / max(1, len(served)), refused)
+    return capture, replay, run / max(1, len(served)), refused
 
 
 def of_instance(chosen: list[Sheet], records: list[str], loaded, settings: Namespace) -> tuple[float, str]:

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from ..errors import DataError, Error
-from ..kvtrace.kept_sets import has_static_sets
+from ..kvtrace.kept_sets import changed_stages
 from ..policy import answers, described
 from ..program import options, run
 from ..trace import Trace
@@ -32,7 +32,7 @@ def canonical_records(policies: list[str]) -> list[str]:
 
 def is_static(policy: str) -> bool:
     """Does it compress once and leave entries as they are, so that its kept sets say it all?"""
-    return has_static_sets({} if policy.startswith("python:") else described(policy)["cells"])
+    return policy.startswith("python:") or not changed_stages(described(policy)["cells"])
 
 
 def unserved(trace: Path, policies: list[str], budgets: list[str]) -> dict[str, str]:

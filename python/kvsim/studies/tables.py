@@ -93,10 +93,15 @@ class Printed:
         """A grid with its marks explained, and with a caption on the numbers (docs/cli.md 2.3)."""
         known = self.folder.models().get(model, {})
         versions = {"kvsim": known.get("kvsim_version", ""), **known.get("libraries", {})}
-        return grid(
-            rows, order, cell=cell, marked=marked, form=self.form, title=title,
+        budgets = table.budgets_of(rows)
+        frame = pandas.DataFrame(table.grid(rows, order, cell), columns=["policy", *budgets])
+        frame.attrs["numbers"] = budgets
+        return table_text(
+            frame, self.form, title=title,
             notes=[f"{TEXT_MARKS if self.form == 'text' else PAPER_MARKS} {notes[0]}", *notes[1:]],
-            provenance={"model": model, "revision": known.get("model_revision", ""),
+            marks={(order.index(policy), budget): mark for (policy, budget), mark in marked.items()
+                   if policy in order and mark},
+            provenance={"kept": budgets, "model": model, "revision": known.get("model_revision", ""),
                         "source": known.get("model_source", ""), "dtype": known.get("model_dtype", ""),
                         "versions": ", ".join(f"{one} {own}" for one, own in versions.items() if own),
                         **told})
@@ -144,16 +149,3 @@ def score_marks(scores: pandas.DataFrame, tests: pandas.DataFrame) -> dict[tuple
 def ends(numbers: pandas.Series) -> list[int]:
     return [int(numbers.min()), int(numbers.max())]
 
-
-def grid(rows: pandas.DataFrame, order: list[str], *, cell: Callable[[Any], str],
-         marked: Mapping[tuple[str, str], str], form: str, title: str, notes: list[str],
-         provenance: dict[str, Any]) -> str:
-    """Policies in their order by budgets; `cell` says what stands there."""
-    budgets = table.budgets_of(rows)
-    frame = pandas.DataFrame(table.grid(rows, order, cell), columns=["policy", *budgets])
-    frame.attrs["numbers"] = budgets
-    places = {policy: place for place, policy in enumerate(order)}
-    return table_text(frame, form, title=title, notes=notes,
-                      provenance=provenance | {"kept": budgets},
-                      marks={(places[policy], budget): mark for (policy, budget), mark in marked.items()
-                             if policy in places and mark})
