@@ -54,11 +54,6 @@ def fields(trace: "Trace", found: dict[tuple[str, str], set[str]]) -> None:
     trace._file.visititems(add)
 
 
-def size_of(paths: list[Path]) -> str:
-    size = sum(one.stat().st_size for one in paths)
-    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
-
-
 def head(title: str, license_: str, tables: dict[str, str] | None = None) -> list[str]:
     """The YAML that data hubs read; JSON strings are YAML's, too."""
     lines = ["---", f"license: {json.dumps(license_)}", f"pretty_name: {json.dumps(title)}",
@@ -98,10 +93,10 @@ def of_traces(paths: list[Path], args: argparse.Namespace) -> str:
     models: dict[str, None] = {}
     for path in paths:
         with Trace(path) as one:
-            models[one.model] = None
+            models[one.model], size = None, path.stat().st_size
             files.append((code(path.name), cell(one.model), one.prompt_len,
                           one.total_len - one.prompt_len, f"{len(one.layers)} of {one.num_layers}",
-                          size_of([path])))
+                          f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"))
             sources.append((code(path.name), cell(source_of(one))))
             fields(one, known)
     title = args.title or f"Attention of {', '.join(models)}"

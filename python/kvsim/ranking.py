@@ -108,7 +108,3 @@ def cells(dataset: xarray.Dataset, name: str, absent: float) -> np.ndarray:
                         "expected (policy, budget)")
     return dataset[name].transpose("policy", "budget").values
 
-
-def says_what_is_held(dataset: xarray.Dataset) -> bool:
-    """Was the file written by a kvsim that records what policies hold?"""
-    return "unranked" in dataset

@@ -152,10 +152,6 @@ class ClosedLoop:
         found = off(self.full_logits, own)
         return 0 if found < tolerance(self.model, SAME_MODEL, SAME_MODEL_LOW_PRECISION) else found
 
-    def prompt_keys(self, layer: int) -> np.ndarray:
-        """Keys of the prompt, [Hkv, n, d] float32."""
-        return as_array(self.prompt[layer][0][0])
-
     def _attend(self, own, module, query, key, value, attention_mask, **kwargs):
         """query [B, Hq, m, d], key [B, Hkv, m, d]: the first pass, or m later tokens."""
         layer = getattr(module, "layer_idx", None)

@@ -17,17 +17,13 @@ DEFAULT_KINDS = "summary,questions,fewshot,code"
 LONG_UNITS = 400   # of a kind whose answer grows: more steps of work than anybody forces
 
 
-def kind_list(text: str) -> list[str]:
-    return list(texts.KINDS) if text == "all" else names(texts.KINDS, "kind")(text)
-
-
 def parser() -> Parser:
     p = Parser(prog="kvsim make-traces", description=__doc__)
     add = p.add_argument
     add("-o", "--out", type=Path, metavar="DIR", help="folder for the traces; made if missing")
     add("--list", action="store_true", help="print the kinds of text and stop")
-    add("--kinds", type=kind_list, default=DEFAULT_KINDS, metavar="LIST",
-        help=f"kinds by name, or all ({DEFAULT_KINDS})")
+    add("--kinds", type=lambda text: list(texts.KINDS) if text == "all" else names(texts.KINDS, "kind")(text),
+        default=DEFAULT_KINDS, metavar="LIST", help=f"kinds by name, or all ({DEFAULT_KINDS})")
     add("--prompt-tokens", type=number(int, 64), default=4096, metavar="N",
         help="longest prompt, in tokens (4096)")
     add("--steps", type=number(int, 1), default=384, metavar="T", help="later tokens (384)")

@@ -3,9 +3,12 @@
 import hashlib
 from pathlib import Path
 
+import numpy as np
+
 from ..errors import DataError, UsageError, reads_file
 from ..trace import Trace
 from .built_in import built_in_of
+from .writer import as_array
 
 # A cache that differs by more than this from the trace's is another model's. A bfloat16 trace
 # rounds to 0.4 %, and lower precision in the model's own arithmetic adds a few times that.
@@ -104,11 +107,9 @@ class TokenTrace(Trace):
 
     def check_cache(self, loop) -> None:
         """Equal configurations are not equal weights: the cache must be the captured one, too."""
-        import numpy as np
-
         layer = self.layers[-1]
         keys = self.layer(layer).keys[:, :self.prompt_len].astype(np.float64)
-        found = loop.prompt_keys(layer)
+        found = as_array(loop.prompt[layer][0][0])
         if found.shape != keys.shape:
             raise DataError(f"{self.path}: cannot compare the keys of layer {layer}: found "
                             f"{list(keys.shape)}, expected {list(found.shape)}")

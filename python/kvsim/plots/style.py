@@ -332,14 +332,6 @@ def budget_lines(ax, results, policies, values):
     budget_axis(ax, results)
 
 
-def name_lines(ax, results, values):
-    """The names of lines of `budget_lines` at their right ends; `values` [policy, budget] are theirs."""
-    lines = {policy: values.sel(policy=policy).dropna("budget") for policy in values.policy.values}
-    end_labels(ax, [(float(line.budget[-1]), float(line[-1]), policy,
-                     policy_style(results, policy)["color"])
-                    for policy, line in lines.items() if line.size])
-
-
 def colour_rows(ax, results, policies, labels, size):
     """Labels of rows in the colours of their policies."""
     ax.set_yticks(range(len(labels)), labels, fontsize=size)

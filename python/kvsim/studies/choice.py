@@ -135,12 +135,6 @@ def picks(found: "pandas.DataFrame") -> "pandas.DataFrame":
     return pandas.DataFrame(rows)
 
 
-def the_loss_itself(args: argparse.Namespace) -> str:
-    """The command that runs the model with what these policies keep."""
-    words = ["kvsim", "study", "--model", args.model, "--texts", ",".join(args.text), "-o", "study"]
-    return f"what the model loses with them: {shlex.join(words)}"
-
-
 def main(argv: list[str] | None = None) -> int:
     args = parser().parse_args(argv)
 
@@ -154,10 +148,11 @@ def main(argv: list[str] | None = None) -> int:
         with exchange() as place:
             own = bool(args.policies)
             files = replayed(args, Path(place))
+            study = ["kvsim", "study", "--model", args.model, "--texts", ",".join(args.text), "-o", "study"]
             over = "blocks of its later tokens" if len(files) == 1 else counted(len(files), "text")
             sys.stdout.write(table_text(
                 picks(ranked(files)), args.table, title="Policies of least stream error, by the trace alone",
                 of=files, notes=[f"not told apart: 95 % interval over {over}",
-                                 *(UNMEASURED if own else MEASURED), the_loss_itself(args)]))
+                                 *(UNMEASURED if own else MEASURED), f"what the model loses with them: {shlex.join(study)}"]))
 
     return run_tool("kvsim choose", work)

@@ -81,7 +81,9 @@ def sources(given: Iterable[str | Path], seeds: Iterable[int],
                              "kvsim make-traces --list, or KIND-SEED")
     if not found:
         raise UsageError(f"{option}: no UTF-8 text in {', '.join(map(str, given))}")
-    return _with_own_names(found)
+    # Names are file names of the study: equal ones get numbers. The same text is taken once.
+    found = list(dict.fromkeys(found))
+    return [replace(one, name=name) for one, name in zip(found, told_apart(one.name for one in found))]
 
 
 def _kinds(names: Iterable[str], seeds: Iterable[int]) -> list[Source]:
@@ -107,20 +109,10 @@ def _file(path: Path) -> Source:
     return Source(re.sub(r"[^\w.-]+", "-", name), path.resolve().parent.name or "files", path=path)
 
 
-def _with_own_names(found: list[Source]) -> list[Source]:
-    """Names are file names of the study: equal ones get numbers. The same text is taken once."""
-    found = list(dict.fromkeys(found))
-    return [replace(one, name=name) for one, name in zip(found, told_apart(one.name for one in found))]
-
-
 def passage(source: Source, tokenizer, prompt_tokens: int, steps: int) -> Passage:
     """The text of a source, cut to the wanted number of tokens."""
-    if source.path is None:
-        return _of_kind(source, tokenizer, prompt_tokens, steps)
-    return _of_file(source.path, tokenizer, prompt_tokens, steps)
-
-
-def _of_kind(source: Source, tokenizer, prompt_tokens: int, steps: int) -> Passage:
+    if source.path is not None:
+        return _of_file(source.path, tokenizer, prompt_tokens, steps)
     kind = texts.KINDS[source.kind]
     text, conversation, prompt = fitted(kind, source.seed, tokenizer, prompt_tokens)
     return Passage(conversation, text.answer, kind.raw, steps_of_answer(source.name, prompt, steps),

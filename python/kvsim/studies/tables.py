@@ -14,6 +14,8 @@ from .folder import Folder
 from .table import interval, is_hindsight, number
 from .tasks import Lines, answers
 
+#: As the variable `unranked` of results (docs/metrics.md 6).
+UNRANKED = {"": ranking.RANKED, ">": ranking.HOLDS_MORE, "<": ranking.HOLDS_LESS}
 PAPER_MARKS = "bold: best at its budget; †: not told apart from it"
 TEXT_MARKS = "* best at its budget; ~ not told apart from it"
 
@@ -117,16 +119,10 @@ def marks_of(rows: pandas.DataFrame, column: str, unit: str, held: Mapping[tuple
               for budget, own in wide.items()}
     ranked = ranking.rank([ranking.contest(
         own.to_numpy(float), units="traces", held=shares[budget] if held else (),
-        unranked=list(map(why_apart, own.index, shares[budget])), **how) for budget, own in wide.items()])
+        unranked=[ranking.HINDSIGHT if is_hindsight(policy) else UNRANKED[table.off_budget(share)]
+                  for policy, share in zip(own.index, shares[budget])], **how) for budget, own in wide.items()])
     return {(policy, budget): row["mark"] for (budget, own), contest in zip(wide.items(), ranked)
             for policy, row in zip(own.index, contest["rows"])}
-
-
-def why_apart(policy: str, held: float) -> int:
-    """As the variable `unranked` of results (docs/metrics.md 6)."""
-    if is_hindsight(policy):
-        return ranking.HINDSIGHT
-    return {">": ranking.HOLDS_MORE, "<": ranking.HOLDS_LESS}.get(table.off_budget(held), ranking.RANKED)
 
 
 def score_marks(scores: pandas.DataFrame, tests: pandas.DataFrame) -> dict[tuple[str, str], str]:

@@ -206,7 +206,9 @@ def _add(found: Benchmark, raw: Mapping[str, Any], number: int, file: Path) -> N
     rest = {name: value for name, value in raw.items() if name not in (
         "context", "question", *ANSWERS, "multi_turns", "max_new_tokens", "task")}
     default = "needle_in_haystack" if told == "needle" else found.name
-    task = with_class(str(raw.get("task") or default), raw.get("length"))
+    task, length = str(raw.get("task") or default), raw.get("length")
+    if task.endswith(("-e", "_e")) and isinstance(length, (int, float)) and length == length:
+        task += f" {next(name for limit, name in CLASSES if length < limit)}"
     before: list[tuple[str, str]] = []
     for turn, one in enumerate(turns):
         one = one if isinstance(one, Mapping) else {}
@@ -226,13 +228,6 @@ def _add(found: Benchmark, raw: Mapping[str, Any], number: int, file: Path) -> N
             number, str(one.get("task") or task), context, question, str(raw.get("answer_prefix") or ""),
             answers, tokens, turn, tuple(before), {**rest, **one} if several else rest))
         before.append((question, answers[0]))
-
-
-def with_class(task: str, length: Any) -> str:
-    """A task of LongBench-E, whose names end in -e, with the class of its length, as it is reported."""
-    if not (task.endswith(("-e", "_e")) and isinstance(length, (int, float)) and length == length):
-        return task
-    return f"{task} {next(name for limit, name in CLASSES if length < limit)}"
 
 
 def accepted(value: Any) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ ROUGE-L is that of rouge-score. A new scorer is a function here and a name in SC
 
 import difflib
 import re
+import statistics
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -29,23 +30,14 @@ def first_line(answer: str) -> str:
     return (answer.strip().splitlines() or [""])[0]
 
 
-def of_first_line(scorer: Scorer) -> Scorer:
-    """A rule for the first line alone, where a benchmark lets an answer end with its line."""
-    return lambda answer, row: scorer(first_line(answer), row)
+def squad(measure: str) -> Callable[[str, str], float]:
+    """A measure of SQuAD, over words without case, articles and punctuation."""
+    def score(answer: str, wanted: str) -> float:
+        from transformers.data.metrics import squad_metrics
 
+        return getattr(squad_metrics, measure)(wanted, answer)
 
-def exact_match(answer: str, wanted: str) -> float:
-    """Equal without case, articles and punctuation (SQuAD)."""
-    from transformers.data.metrics.squad_metrics import compute_exact
-
-    return compute_exact(wanted, answer)
-
-
-def token_f1(answer: str, wanted: str) -> float:
-    """F1 over words without case, articles and punctuation (SQuAD, LongBench's question answering)."""
-    from transformers.data.metrics.squad_metrics import compute_f1
-
-    return compute_f1(wanted, answer)
+    return score
 
 
 def rouge_l(answer: str, wanted: str) -> float:
@@ -59,15 +51,6 @@ def named(answer: str, row: Mapping[str, Any]) -> list[bool]:
     """Which accepted answers the answer holds, whatever their case (RULER)."""
     said = _CONTROL.sub("", answer.strip()).strip().lower()
     return [one.lower() in said for one in row["answers"]]
-
-
-def share_named(answer: str, row: Mapping[str, Any]) -> float:
-    found = named(answer, row)
-    return sum(found) / len(found)
-
-
-def any_named(answer: str, row: Mapping[str, Any]) -> float:
-    return float(any(named(answer, row)))
 
 
 def classification(answer: str, row: Mapping[str, Any]) -> float:
@@ -135,12 +118,15 @@ def code_line(answer: str, wanted: str) -> float:
 
 
 SCORERS: dict[str, Scorer] = {
-    "exact": best_of(exact_match), "f1": best_of(token_f1), "rouge-l": best_of(rouge_l),
-    "string-all": share_named, "string-any": any_named, "classification": classification,
+    "exact": best_of(squad("compute_exact")), "f1": best_of(squad("compute_f1")), "rouge-l": best_of(rouge_l),
+    "string-all": lambda answer, row: statistics.fmean(named(answer, row)),
+    "string-any": lambda answer, row: float(any(named(answer, row))), "classification": classification,
     "choice": best_of(multiple_choice), "letter": best_of(letter), "number": best_of(right_number),
     "first-number": best_of(first_number), "boxed": best_of(boxed), "code": best_of(code_line),
 }
-SCORERS |= {f"{name}-line": of_first_line(SCORERS[name]) for name in ("f1", "rouge-l")}
+# Rules for the first line alone, where a benchmark lets an answer end with its line.
+SCORERS |= {f"{name}-line": lambda answer, row, scorer=SCORERS[name]: scorer(first_line(answer), row)
+            for name in ("f1", "rouge-l")}
 #: Scorer -> names of tasks that are judged by it: as a whole, or how they begin where they end in *.
 BENCHMARKS = {
     # RULER; InfiniteBench; SCBench

@@ -35,6 +35,10 @@ def named_lines(results, policies, title, about, panels, height):
         style.budget_lines(ax, results, policies, values)
         rivals = values.sel(policy=style.leaders(results, policies))
         style.error_axis(ax, rivals, measure=measure)
-        style.name_lines(ax, results, rivals.sortby("budget"))
+        lines = {policy: rivals.sel(policy=policy).sortby("budget").dropna("budget")
+                 for policy in rivals.policy.values}
+        style.end_labels(ax, [(float(line.budget[-1]), float(line[-1]), policy,
+                               style.policy_style(results, policy)["color"])
+                              for policy, line in lines.items() if line.size])
         ax.set_ylabel(label)
     return fig
