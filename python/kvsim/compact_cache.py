@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from transformers import DynamicCache, StaticCache
+from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from .errors import UsageError
@@ -91,10 +91,7 @@ def _widths(cache: Any, masks: Masks) -> dict[int, int]:
 def check_cache(cache: Any) -> None:
     """Refuses, before a prompt runs, a cache whose entries cannot be dropped."""
     if cache is not None and not isinstance(cache, DynamicCache):
-        raise UsageError(f"past_key_values: found a {type(cache).__name__}, whose size is fixed, "
-                         "expected a transformers.DynamicCache or a kvsim.CompactCache(model)"
-                         if isinstance(cache, StaticCache) else
-                         f"past_key_values: found a {type(cache).__name__}, expected a "
+        raise UsageError(f"past_key_values: found a {type(cache).__name__}, expected a "
                          "transformers.DynamicCache or a kvsim.CompactCache(model)")
 
 
@@ -110,24 +107,6 @@ def _check_layer(cache: Any, index: int, n: int) -> None:
         raise UsageError(f"layer {index}: found a {type(layer).__name__} that holds {held} entries, "
                          "expected a layer of DynamicCache or kvsim.CompactCache that holds "
                          f"{n}")
-
-
-def _check_masking(cache: Any, masks: Masks, model: Any) -> None:
-    """Eager attention cannot mask what is dropped: says what does not fit, and what does."""
-    if model.config.get_text_config()._attn_implementation != "eager":
-        return
-    ragged = any(bool((kept.sum(dim=1) != kept[0].sum()).any()) for kept in masks.values())
-    found = ("heads that keep different counts" if ragged else
-             "layers that keep different counts" if len(masks) == len(cache.layers) else
-             f"{len(cache.layers) - len(masks)} of {len(cache.layers)} layers that keep everything, "
-             "as those with a sliding window do")
-    ways = [] if ragged or isinstance(cache, CompactCache) else [
-        "past_key_values=kvsim.CompactCache(model)"]
-    if getattr(model, "_supports_sdpa", True):
-        ways.append('model.set_attn_implementation("sdpa")')
-    raise UsageError(f"attention eager: found {found}, which kvpress masks in registered attention "
-                     "functions alone; give "
-                     + (" or ".join(ways) or "a policy whose heads keep alike, such as snapkv"))
 
 
 def compress(cache: Any, masks: Masks, model: Any) -> None:
@@ -153,6 +132,11 @@ def compress(cache: Any, masks: Masks, model: Any) -> None:
         if isinstance(cache, CompactCache):
             cache.cut.add(index)
         if padding.any():
-            _check_masking(cache, masks, model)
+            if model.config.get_text_config()._attn_implementation == "eager":
+                raise UsageError(
+                    "attention eager: found heads or layers that keep different counts (those with a sliding "
+                    "window keep everything), which kvpress masks in registered attention functions alone; give "
+                    "past_key_values=kvsim.CompactCache(model) where the heads of a layer keep alike, or "
+                    'model.set_attn_implementation("sdpa") where the model knows it')
             heads, slots = padding.nonzero(as_tuple=True)
             modules[index].attention.masked_key_indices = (torch.zeros_like(heads), heads, slots)

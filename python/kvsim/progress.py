@@ -5,8 +5,6 @@ import importlib.util
 import json
 import sys
 import time
-from collections.abc import Sequence
-from itertools import pairwise
 
 from .plain import duration, printable
 
@@ -37,13 +35,6 @@ class Progress:
         self.bar = None
         self.said = self.begin = time.monotonic()
         self.part, self.done = "", 1.0
-
-    @classmethod
-    def of(cls, words: Sequence[str]) -> "Progress":
-        """As the words of a command of the program ask for."""
-        as_json = ("--progress=json", ("--progress", "json"))
-        return cls(quiet="-q" in words or "--quiet" in words,
-                   json=any(one in as_json for one in (*words, *pairwise(words))))
 
     def show(self, share: float, what: str, part: str = "") -> None:
         """`share` in [0, 1] is done, `what` being worked on, a `part` of the work."""

@@ -227,7 +227,8 @@ def main(arguments: list[str]) -> int:
 
     def work() -> int:
         with tempfile.TemporaryDirectory(prefix="kvsim-") as temporary:
-            folder, progress = Path(options.into or temporary), Progress.of(words)
+            folder, told = Path(options.into or temporary), " ".join(words).replace("--progress=", "--progress ")
+            progress = Progress(quiet="-q" in words or "--quiet" in words, json="--progress json" in told)
             with printing_aside():
                 functions = {title: load_function(title) for title in options.function}
                 for trace in options.trace:

@@ -121,7 +121,7 @@ class Inputs(unittest.TestCase):
         model, inputs = tiny_inputs.build("llava")
         ids = inputs["input_ids"]
         for given, options, said in (
-            ({}, {}, "inputs: found nothing, expected what the model's processor gives"),
+            ({}, {}, r"inputs: found \{\}, expected what the model's processor gives"),
             ("a text", {}, "inputs: found 'a text'"),
             ({"input_ids": ids[0]}, {}, r"input_ids of shape \[60\]"),
             (dict(inputs, attention_mask=torch.zeros_like(ids)), {}, "without padding"),

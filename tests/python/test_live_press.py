@@ -273,7 +273,7 @@ class Live(unittest.TestCase):
             sliding_window=self.n // 2, num_local_experts=2, num_experts_per_tok=1,
             attn_implementation="eager", pad_token_id=0)
         model = transformers.GptOssForCausalLM(config).eval()
-        ways = ((self.n, None, "1 of 2 layers that keep everything, as those with a sliding window do.*"
+        ways = ((self.n, None, "layers that keep different counts .those with a sliding window.*"
                  "kvsim.CompactCache.model.", lambda: kvsim.CompactCache(model)),
                 (self.n // 3, None, f"window of {self.n // 2} tokens holds the whole prompt.*"
                  r"DynamicCache\(\), without config", transformers.DynamicCache))

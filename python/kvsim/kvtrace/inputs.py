@@ -66,8 +66,9 @@ def read_inputs(model, given: Mapping[str, Any]) -> Inputs:
     """Output of a processor for one prompt, checked and brought to the model's device and type."""
     tokens = given.get(TOKENS) if isinstance(given, Mapping) else None
     if not isinstance(tokens, torch.Tensor) or tokens.ndim != 2 or len(tokens) != 1:
+        found = f"{TOKENS} of shape {list(tokens.shape)}" if hasattr(tokens, "shape") else f"{given!r:.60}"
         raise UsageError(
-            f"inputs: found {_described(given, tokens)}, expected what the model's processor gives for "
+            f"inputs: found {found}, expected what the model's processor gives for "
             "one prompt: processor(text=..., images=..., return_tensors=\"pt\")")
     mask = given.get(MASK)
     if mask is not None and not bool(torch.as_tensor(mask).all()):
@@ -81,13 +82,6 @@ def read_inputs(model, given: Mapping[str, Any]) -> Inputs:
         tensors[name] = values
     ids = [int(one) for one in tokens[0]]
     return Inputs(ids, tensors, _spans(model.config, ids))
-
-
-def _described(given, tokens) -> str:
-    if not isinstance(given, Mapping):
-        return f"{given!r:.60}"
-    return f"{TOKENS} of shape {list(tokens.shape)}" if hasattr(tokens, "shape") else \
-        f"{', '.join(map(str, given)) or 'nothing'}"
 
 
 def _spans(config, ids: list[int]) -> list[tuple[str, int, int]]:

@@ -58,34 +58,13 @@ AXES = {"queries": ("query heads", "stored queries", "head size"),
 
 
 def check_axes(index: int, name: str, array: np.ndarray, sizes: tuple[int | None, ...]) -> None:
-    """Refuses a shape, with the axis and the likely cause. `sizes`: None where any will do."""
-    found = array.shape
-
-    def fits(shape) -> bool:
-        return len(shape) == 3 and all(want in (None, size) for want, size in zip(sizes, shape))
-
-    if fits(found):
+    """Refuses a shape. `sizes`: None where any will do."""
+    if array.ndim == 3 and all(want in (None, size) for want, size in zip(sizes, array.shape)):
         return
-    axes = AXES[name]
-    said = f"layer {index}: {name}: found shape {list(found)}, expected [{', '.join(axes)}]"
-    cause = ""
-    if len(found) == 4 and found[0] == 1:
-        said += ", of 3 axes"
-        cause = f"the first axis looks like a batch: give {name}[0]"
-    elif len(found) != 3:
-        said += ", of 3 axes"
-        if name == "wo" and len(found) == 2:
-            cause = "of a torch.nn.Linear give weight.T.reshape(query heads, value size, -1)"
-    else:
-        axis = next(k for k, want in enumerate(sizes) if want not in (None, found[k]))
-        said += f"; axis {axis} ({axes[axis]}) has {found[axis]}, expected {sizes[axis]}"
-        if fits((found[1], found[0], found[2])):
-            cause = f"tokens stand before heads: give np.swapaxes({name}, 0, 1)"
-        elif fits((found[0], found[2], found[1])):
-            cause = f"the last two axes are swapped: give np.swapaxes({name}, 1, 2)"
-        elif name == "queries" and axis == 1 and found[1] > sizes[1]:
-            cause = "query_positions names fewer: give queries[:, query_positions]"
-    raise UsageError(said + (f"; {cause}" if cause else ""))
+    expected = ", ".join(axis if size is None else f"{size} {axis}" for axis, size in zip(AXES[name], sizes))
+    raise UsageError(f"layer {index}: {name}: found shape {list(array.shape)}, expected [{expected}]"
+                     + ("; of a torch.nn.Linear give weight.T.reshape(query heads, value size, -1)"
+                        if name == "wo" else ""))
 
 
 @dataclass
