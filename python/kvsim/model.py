@@ -104,15 +104,14 @@ def capture(model: Any, tokenizer: Any = None,
     Raises:
         Error: with one line, for instance for a layer that the trace format cannot describe.
     """
+    given = dict(locals())
     _check_types(model)
     if inputs is not None and (messages is not None or spans or compress_after is not None or raw):
         raise UsageError("inputs are the whole prompt as the model's processor made it: give them "
                          "without messages, spans, compress_after and raw")
     tokenizer = getattr(tokenizer, "tokenizer", tokenizer)   # of a processor
     _check_texts(tokenizer, "" if inputs is not None else messages)
-    queries = _window(queries)
     from .kvtrace.capture import CaptureOptions, capture_trace
-    from .kvtrace.generate import Sampling
     from .kvtrace.inputs import read_inputs
     from .kvtrace.model import of_caller
     from .whole import check_target
@@ -121,11 +120,9 @@ def capture(model: Any, tokenizer: Any = None,
         _folders.append(tempfile.TemporaryDirectory(prefix="kvsim-trace-"))
         out = Path(_folders[-1].name) / "trace.h5"
         call(out, "the captured trace")
-    sampling = Sampling(temperature, top_p, repetition_penalty, seed, ignore_end)
-    options = CaptureOptions(layers=_layers(layers), window=queries,
-                             steps=steps, answer=whole_text(answer), raw=raw, checks=checks,
-                             probes=several(probes), stored_type=dtype, sampling=sampling,
-                             record={"tool": "kvsim.capture"}, wider='dtype="float32"')
+    options = CaptureOptions.of(given, layers=_layers(layers), queries=_window(queries),
+                                answer=whole_text(answer), probes=several(probes),
+                                record={"tool": "kvsim.capture"}, wider='dtype="float32"')
     with _at_work(model, progress) as bar:
         check_target(Path(out), overwrite, [])
         beside = None if inputs is None else read_inputs(model, inputs)

@@ -155,7 +155,7 @@ class RealGemma(unittest.TestCase):
         self.assertLess(verdict.parts["residual error"], 1e-3)
         with tempfile.TemporaryDirectory() as folder:
             trace, results = Path(folder) / "trace.h5", Path(folder) / "results.nc"
-            capture_trace(loaded, None, CaptureOptions(stored_type="float32"), trace,
+            capture_trace(loaded, None, CaptureOptions(dtype="float32"), trace,
                           tokens=(ids, TokenizedPrompt(ids, n, [], n), 0))
             run(["replay", str(trace), "-o", str(results), "--budget", "0.3", "--save-keep", "-q",
                  *(word for one in self.POLICIES for word in ("--policy", one))], progress=False)

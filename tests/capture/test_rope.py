@@ -90,7 +90,7 @@ class Rotations(unittest.TestCase):
     def capture(self, model) -> Path:
         target = self.folder / "trace.h5"
         loaded = LoadedModel(model, tiny_models.make_tokenizer(), "tiny", "random")
-        capture_trace(loaded, None, CaptureOptions(stored_type="float32"), target,
+        capture_trace(loaded, None, CaptureOptions(dtype="float32"), target,
                       tokens=(IDS, TokenizedPrompt(IDS, PROMPT, [], PROMPT), 0))
         return target
 

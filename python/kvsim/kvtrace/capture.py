@@ -3,7 +3,7 @@
 import functools
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 import numpy as np
@@ -25,23 +25,27 @@ LATENT = ("kv_lora_rank", "qk_rope_head_dim")   # of an attention, in every fami
 
 
 @dataclass
-class CaptureOptions:
-    """Options of a capture. None for `layers` is all, for `window` every query, for `steps` the default.
+class CaptureOptions(Sampling):
+    """Options of a capture. None for `layers` is all, for `queries` every query, for `steps` the default.
 
     `record` holds further entries for the trace's `source`: file names, digests, the command.
     """
 
     layers: list[int] | None = None
-    window: int | None = None
+    queries: int | None = None
     steps: int | None = None
     answer: str = ""
     raw: bool = False
     checks: int = 8
     probes: list[str] = field(default_factory=list)
-    stored_type: str = "float16"
-    wider: str = "--dtype float32"   # what a user types when numbers do not fit `stored_type`
-    sampling: Sampling = field(default_factory=Sampling)
+    dtype: str = "float16"
+    wider: str = "--dtype float32"   # what a user types when numbers do not fit `dtype`
     record: dict = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, given: dict, **more) -> "CaptureOptions":
+        """Those among many names, options of a command or arguments of a function, and `more`."""
+        return cls(**{one.name: given[one.name] for one in fields(cls) if one.name in given} | more)
 
 
 def no_progress(stage: str, done: int, total: int) -> None:
@@ -89,7 +93,7 @@ def later_tokens(loaded: LoadedModel, conversation: Conversation | None, options
     if count > 0:
         choose_attention(loaded.model)
         given = beside(inputs, len(ids))
-        written = generate(loaded, ids, count, options.sampling,
+        written = generate(loaded, ids, count, options,
                            functools.partial(progress, "generating"), inputs,
                            keeps_cache=not (given and own_positions(loaded.model, ids, given)))
     ids = ids + written
@@ -103,7 +107,7 @@ def later_tokens(loaded: LoadedModel, conversation: Conversation | None, options
 def _source_record(loaded: LoadedModel, options: CaptureOptions, prompt: TokenizedPrompt, ids,
                    written, attention, inputs: list[str]) -> str:
     record = {
-        "tool": "kvsim capture", **loaded.record(), "stored_dtype": options.stored_type,
+        "tool": "kvsim capture", **loaded.record(), "stored_dtype": options.dtype,
         "device": loaded.model.device.type, "attention": attention,
         "config": config_record(loaded.config), "config_sha256": config_digest(loaded.config),
         "token_ids_sha256": token_digest(ids), "generated_tokens": written,
@@ -111,12 +115,10 @@ def _source_record(loaded: LoadedModel, options: CaptureOptions, prompt: Tokeniz
     if inputs:
         record["inputs"] = inputs
     if written:
-        sampling = options.sampling
-        record["generation"] = "sampling" if sampling.temperature > 0 else "greedy"
-        record["repetition_penalty"] = sampling.repetition_penalty
-        if sampling.temperature > 0:
-            record |= {"temperature": sampling.temperature, "top_p": sampling.top_p}
-            record["seed"] = sampling.seed
+        record["generation"] = "sampling" if options.temperature > 0 else "greedy"
+        record["repetition_penalty"] = options.repetition_penalty
+        if options.temperature > 0:
+            record |= {name: getattr(options, name) for name in ("temperature", "top_p", "seed")}
     return json.dumps(record | options.record, sort_keys=True)
 
 
@@ -142,7 +144,7 @@ def capture_trace(loaded: LoadedModel, conversation: Conversation | None, option
     text = tokens or later_tokens(loaded, conversation, options, progress, inputs)
     ids, prompt, _ = text
     probes = make_probes(loaded, options.probes, ids[: prompt.prompt_len], options.raw, progress)
-    begin = 0 if options.window is None else max(0, prompt.prompt_len - options.window)
+    begin = 0 if options.queries is None else max(0, prompt.prompt_len - options.queries)
     positions = np.arange(begin, len(ids), dtype=np.int64)
     write = functools.partial(_write, loaded, options, target, progress, layers, text, probes, inputs,
                               keep_first)
@@ -166,7 +168,7 @@ def _write(loaded: LoadedModel, options: CaptureOptions, target: Path, progress,
     first = np.intersect1d([begin for _, begin, _ in (inputs.spans if inputs else ())], positions)
     checks = np.union1d(*(spread(one, options.checks) for one in (positions, first))).astype(np.int64)
     left_out = other_layers(model) if options.layers is None else {}
-    with TraceWriter(target, options.stored_type, overwrite=True) as writer:
+    with TraceWriter(target, options.dtype, overwrite=True) as writer:
         writer.wider = options.wider
         recorder = Recorder(model, layers, positions, checks, writer,
                             functools.partial(progress, "recording"))

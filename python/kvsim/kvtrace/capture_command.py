@@ -143,7 +143,6 @@ def run(args: argparse.Namespace, command: list[str]) -> None:
         raise DataError(f"{args.answer}: the answer is empty")
 
     from .capture import CaptureOptions, capture_trace
-    from .generate import Sampling
     from .model import load_model, sha256
     from .probes import split_spec
 
@@ -154,18 +153,7 @@ def run(args: argparse.Namespace, command: list[str]) -> None:
     for kind, path in (("prompt", args.prompt), ("answer", args.answer)):
         if path:
             record |= {f"{kind}_file": path.name, f"{kind}_sha256": sha256(path.read_bytes())}
-    options = CaptureOptions(
-        layers=args.layers,
-        window=args.queries,
-        steps=args.steps,
-        answer=answer,
-        raw=args.raw,
-        checks=args.checks,
-        probes=args.probes,
-        stored_type=args.dtype,
-        sampling=Sampling(args.temperature, args.top_p, args.repetition_penalty, args.seed,
-                          args.ignore_end),
-        record=record)
+    options = CaptureOptions.of(vars(args), answer=answer, record=record)
     loaded = load_model(args.model, args.gguf, args.model_dtype, args.device, args.threads,
                         args.layers)
     result = capture_trace(loaded, conversation, options, args.out, Progress(quiet=args.quiet).steps)

@@ -116,12 +116,10 @@ def make(args: argparse.Namespace) -> None:
         if args.texts_only:
             print(f"{args.out / stem}.prompt.txt: {prompt.prompt_len} tokens")
             continue
-        options = CaptureOptions(
-            layers=args.layers, window=args.queries, steps=steps, answer=text.answer, raw=kind.raw,
-            probes=args.probes, stored_type=args.dtype, record={
-                "tool": "kvsim make-traces", "text_kind": name, "text_seed": seed,
-                "prompt_file": f"{stem}.prompt.txt", "prompt_sha256": sha256(text.prompt.encode()),
-                "answer_sha256": sha256(text.answer.encode())})
+        options = CaptureOptions.of(vars(args), seed=0, steps=steps, answer=text.answer, raw=kind.raw, record={
+            "tool": "kvsim make-traces", "text_kind": name, "text_seed": seed,
+            "prompt_file": f"{stem}.prompt.txt", "prompt_sha256": sha256(text.prompt.encode()),
+            "answer_sha256": sha256(text.answer.encode())})
         result = capture_trace(loaded, conversation, options, target, Progress().steps)
         print(f"[{count} of {len(wanted)}]", printable(summary(target, result)), flush=True)
 

@@ -177,7 +177,7 @@ def _check(loaded: LoadedModel, ids: list[int], prompt_len: int, folder: Path) -
     trace, results = folder / "trace.h5", folder / "results.nc"
     prompt = TokenizedPrompt(ids, prompt_len, [], prompt_len)
     try:
-        captured = capture_trace(loaded, None, CaptureOptions(stored_type="float32"), trace,
+        captured = capture_trace(loaded, None, CaptureOptions(dtype="float32"), trace,
                                  tokens=(ids, prompt, 0))
     except Error as error:
         verdict.refused = str(error)

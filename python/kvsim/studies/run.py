@@ -100,7 +100,7 @@ def record_text(text, name: str, loaded, settings: Namespace, trace: Path, keep_
 
     choose_attention(loaded.model)
     return capture_trace(loaded, text.conversation, CaptureOptions(
-        steps=text.steps, answer=text.answer, raw=text.raw, stored_type=settings.dtype,
+        steps=text.steps, answer=text.answer, raw=text.raw, dtype=settings.dtype,
         probes=settings.probes, record={"tool": "kvsim study", "text": name}), trace,
         keep_first=keep_first)["first"]
 

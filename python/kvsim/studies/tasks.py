@@ -168,7 +168,7 @@ def answers_of(folder: Folder, name: str, conversation, raw: bool, tokens: int, 
     asked = tokenize(loaded.tokenizer, render(loaded.tokenizer, conversation, raw))
     key = (tuple(asked.ids[: asked.prompt_len]), tuple(policies))
     context = next((one for one in known or () if one.key == key and len(asked.ids) > len(key[0])), None)
-    how = CaptureOptions(steps=tokens, raw=raw, stored_type=settings.dtype, probes=settings.probes)
+    how = CaptureOptions(steps=tokens, raw=raw, dtype=settings.dtype, probes=settings.probes)
     if context is None:
         written = later_tokens(loaded, conversation, how, no_progress)
         ids, count = written[0], written[2]

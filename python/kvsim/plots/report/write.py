@@ -46,21 +46,20 @@ results name come texts, what the worst steps looked for, and kept sets where th
 def build(paths, details=None, title="", presets=(), hindsight=(), pool=False):
     """The HTML of the page. `details`: a path or None per file. `pool`: traces may differ in shape."""
     from . import detail, pack, verdict
-    from . import sources as inputs
     from .. import load
-    sources = inputs.open_sources(paths, details or [None] * len(paths))
+    blocks = pack.Blocks()
+    sources = detail.open_sources(paths, details or [None] * len(paths), blocks)
     if not pool:
         try:
             load.check_poolable([source.results for source in sources])
         except load.Missing as mixed:
             raise DataError(str(mixed)) from None
     models = list(dict.fromkeys(source.results.model for source in sources))
-    blocks = pack.Blocks()
     title = title or "kvsim: " + ", ".join(source.name for source in sources)
     content = {
         "title": title,
         "verdict": verdict.table(sources, hindsight),
-        "traces": [detail.describe(source, blocks, k) for k, source in enumerate(sources)],
+        "traces": list(map(detail.describe, sources)),
         "presets": {one["preset"]: {key: one[key] for key in ("summary", "source")} for one in presets},
         # Means over models say little.
         "notes": [f"the files are of different models: {', '.join(models)}"] if len(models) > 1 else [],
