@@ -161,7 +161,7 @@ class RealGemma(unittest.TestCase):
                  *(word for one in self.POLICIES for word in ("--policy", one))], progress=False)
             with ResultsFile(results) as file, ClosedLoop(loaded.model, ids, n) as loop:
                 caches = [file.sets(policy, 0) for policy in range(len(self.POLICIES))]
-                losses = [one.kl.mean() for one in loop.losses(caches)]
+                losses = [np.mean(one["kl_divergence"]) for one in loop.losses(caches)]
             with h5py.File(results) as file:
                 errors = file["stream_error_rms"][:, 0]
         place = [np.argsort(np.argsort(one)) for one in (errors, losses)]

@@ -1,6 +1,7 @@
 """Files of closed loops with made-up losses, written as `kvsim closed-loop` writes them."""
 
 import numpy as np
+import xarray
 
 from kvsim.kvtrace import loop_results
 
@@ -18,5 +19,6 @@ def write(path, losses, steps, digest, *, trace="one.h5", budgets=(0.2, 0.5), an
         attributes["answer_begin"] = answer_begin
     loop_results.write_loop(
         path, {"policy": list(losses), "budget": list(budgets), "budget_label": labels,
-               "step": list(map(int, steps))}, pairs, attributes, held)
+               "step": list(map(int, steps))}, pairs, attributes,
+        xarray.Dataset({name: (("policy", "budget"), values) for name, values in (held or {}).items()}))
     return path

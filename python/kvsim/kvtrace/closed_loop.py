@@ -50,19 +50,6 @@ def rows_at_once(device) -> int:
 
 
 @dataclass
-class Loss:
-    """Effect of one cache on the model's next-token distributions, per later query [T].
-
-    kl: KL(full || compressed), nats. nll_difference: of the trace's next token, nats, NaN at the
-    last query. agrees: 1 where both distributions have the same most likely token.
-    """
-
-    kl: np.ndarray
-    nll_difference: np.ndarray
-    agrees: np.ndarray
-
-
-@dataclass
 class Answer:
     """Tokens that a model writes greedily with one cache. kl: from the full cache's over the tokens of the
     full cache's answer, mean, nats. same: are both answers the same?"""
@@ -321,13 +308,14 @@ class ClosedLoop:
         with torch.inference_mode():
             return self._forward(self.ids[None, self.prompt_len :], caches, self.prompt_len)
 
-    def losses(self, caches: list[Cache]) -> list[Loss]:
-        """Runs one batch of caches and compares each with the run that keeps everything."""
+    def losses(self, caches: list[Cache]) -> list[dict[str, list[float]]]:
+        """Runs one batch of caches and compares each with the run that keeps everything: by losses.json,
+        per later query; the last one has no next token."""
         logits = self.logits(caches)
         with torch.inference_mode():
             return [self._compare(one.float()) for one in logits]
 
-    def _compare(self, logits) -> Loss:
+    def _compare(self, logits) -> dict[str, list[float]]:
         """logits [T, vocabulary] float32 against those of the run that keeps everything."""
         parts = []
         for begin in range(0, len(logits), COMPARED_ROWS):
@@ -338,7 +326,8 @@ class ClosedLoop:
         nll = torch.full_like(kl, torch.nan)
         change = (logits[:-1].gather(-1, following) - self.full_logits[:-1].gather(-1, following))
         nll[:-1] = normaliser[:-1] - change[:, 0]
-        return Loss(kl.cpu().numpy(), nll.cpu().numpy(), agrees.cpu().numpy())
+        return {"kl_divergence": kl.tolist(), "nll_difference": nll.tolist(),
+                "top1_agreement": agrees.double().tolist()}
 
     def _compare_rows(self, logits, rows: slice) -> tuple:
         """KL to the full run, change of the logits' normaliser (log-sum-exp), equal top tokens."""

@@ -75,10 +75,7 @@ def chosen_pairs(args, results) -> tuple[list[int], list[int]]:
 
 
 def run_batch(loop, batch: list, args, reference) -> list[dict]:
-    found = [{"kl_divergence": loss.kl.tolist(),
-              "nll_difference": loss.nll_difference.tolist(),
-              "top1_agreement": loss.agrees.astype(float).tolist()}
-             for loss in loop.losses(batch)]
+    found = loop.losses(batch)
     if args.generate:
         for one, written in zip(found, loop.generate(batch, args.generate)):
             # Tokens that are equal before the first that differs.

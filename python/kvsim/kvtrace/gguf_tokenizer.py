@@ -175,13 +175,21 @@ def _merging(file: GgufFile, called: str, tokens: list[str], **options):
 def _with_added(file: GgufFile, tokenizer, tokens: list[str], kinds, begins: bool):
     """Special and user-defined tokens are found whole, before anything is merged. `begins`: a text
     begins with a token where the file does not say whether it does."""
-    from tokenizers import AddedToken
+    from tokenizers import AddedToken, processors
 
     tokenizer.add_special_tokens([AddedToken(token, normalized=False, special=True)
                                   for token, one in zip(tokens, kinds) if one == CONTROL])
     tokenizer.add_tokens([AddedToken(token, normalized=False, special=False)
                           for token, one in zip(tokens, kinds) if one == USER_DEFINED])
-    _add_ends(file, tokenizer, begins)
+    # Tokens that begin and end a text, as far as the file asks for them.
+    special = _special(file)
+    first, last = ([special[name]] if name in special and file.number(f"tokenizer.ggml.{key}", default) else []
+                   for name, key, default in (("bos_token", "add_bos_token", begins),
+                                              ("eos_token", "add_eos_token", False)))
+    if first or last:
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=[*first, "$A", *last], pair=[*first, "$A", *last, *first, "$B:1", *last],
+            special_tokens=[(one, tokenizer.token_to_id(one)) for one in {*first, *last}])
     return tokenizer
 
 
@@ -215,18 +223,3 @@ def _compare(made, file: GgufFile, called: str, tokens: list[str]) -> None:
         if found != expected:
             raise refused(called, f"{text!r} becomes {made.convert_ids_to_tokens(found)!r:.200}, by "
                           f"the file's merges {made.convert_ids_to_tokens(expected)!r:.200}")
-
-
-def _add_ends(file: GgufFile, tokenizer, begins: bool) -> None:
-    """Tokens that begin and end a text, as far as the file asks for them."""
-    from tokenizers import processors
-
-    special = _special(file)
-    ends = [[special[name]] if name in special and file.number(f"tokenizer.ggml.{key}", default)
-            else [] for name, key, default in (("bos_token", "add_bos_token", begins),
-                                               ("eos_token", "add_eos_token", False))]
-    if first_and_last := sum(ends, []):
-        first, last = ends
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single=[*first, "$A", *last], pair=[*first, "$A", *last, *first, "$B:1", *last],
-            special_tokens=[(one, tokenizer.token_to_id(one)) for one in set(first_and_last)])

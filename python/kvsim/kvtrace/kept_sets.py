@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import xarray
 
 from ..budgets import find_budget
 from ..errors import DataError, UsageError, reads_file
@@ -87,11 +88,12 @@ class ResultsFile:
         }
 
     @reads_file(REPLAY)
-    def what_is_held(self, policies: list[int], budgets: list[int]) -> dict[str, np.ndarray]:
-        """Shares that policies hold, and why they are not ranked, as the results have it: by name
-        [policy, budget]; nothing of files that do not say."""
-        return {name: self.data[name].values[np.ix_(policies, budgets)] for name in HELD
-                if name in self.data and self.data[name].dims == ("policy", "budget")}
+    def what_is_held(self, policies: list[int], budgets: list[int]) -> xarray.Dataset:
+        """Shares that policies hold, and why they are not ranked, as the results have it; nothing of files
+        that do not say."""
+        names = [name for name in HELD if name in self.data and self.data[name].dims == ("policy", "budget")]
+        held = self.data[names].isel(policy=policies, budget=budgets)
+        return held.drop_vars(held.coords)
 
     @property
     @reads_file(REPLAY)

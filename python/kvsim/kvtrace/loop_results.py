@@ -18,12 +18,7 @@ NOTE = (
 _DECLARED = json.loads((Path(__file__).parents[1] / "losses.json").read_text(encoding="utf-8"))
 # name -> (dimensions, unit, long name); the first three hold a number per step.
 VARIABLES = {one["name"]: (tuple(one["dimensions"]), one["units"], one["long_name"])
-             for one in _DECLARED} | {
-    "held_share": (("policy", "budget"), "1", "share of the full cache's bytes that is held"),
-    "budget_share": (("policy", "budget"), "1", "share of the full cache's bytes that the budget gives"),
-    "held_of_budget": (("policy", "budget"), "1", "what is held over what the budget gives"),
-    "unranked": (("policy", "budget"), "1", "why a policy is not ranked with the others: as in the results"),
-}
+             for one in _DECLARED}
 
 COORDINATES = {
     "policy": {"long_name": "canonical policy record"},
@@ -62,15 +57,15 @@ class Journal:
 
 
 def write_loop(target: Path, coordinates: dict, pairs: dict, attributes: dict,
-               held: dict | None = None) -> None:
+               held: xarray.Dataset | None = None) -> None:
     """Writes the netCDF-4 file under a temporary name first.
 
     `coordinates`: policy, budget_label (texts), budget, step (numbers). `pairs` as in a Journal.
-    `held`: what the policies hold, as the results say it, by variable [policy, budget].
+    `held`: what the policies hold, as the results say it.
     Of `attributes`, answer_begin is the position of the answer's first token, if it is known, and
     trace_path the trace's own path.
     """
-    arrays = _arrays(coordinates, pairs, attributes.get("answer_begin")) | (held or {})
+    arrays = _arrays(coordinates, pairs, attributes.get("answer_begin"))
     check_room(target, sum(values.nbytes for values in arrays.values()))
     now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     variables = {name: (dimensions, arrays[name], {"units": units, "long_name": called})
@@ -82,8 +77,7 @@ def write_loop(target: Path, coordinates: dict, pairs: dict, attributes: dict,
         {"Conventions": "CF-1.11", "title": "What a model loses that runs with a compressed KV cache",
          **attributes, "history": f"{now} {attributes['history']}", "closed_loop_note": NOTE})
     data["budget"].encoding["_FillValue"] = None
-    if "unranked" in data:
-        data["unranked"].encoding = {"dtype": "uint8", "_FillValue": 255}
+    data = data.assign(held or {})
     try:
         write_results(data, target)
     except OSError as error:

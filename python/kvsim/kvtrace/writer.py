@@ -305,19 +305,16 @@ class TraceWriter:
                             ("check_added", check_added), ("attention_sink", sink)):
             self.array(f"{group}/{name}", given, np.float32)
         if gate is not None:
-            self._write_gate(index, gate, (len(queries), len(self.positions), values.shape[2]))
+            gate, wanted = np.asarray(as_array(gate), dtype=np.float32), [*queries.shape[:2], values.shape[2]]
+            if list(gate.shape) not in (wanted, [*wanted[:2], 1]):
+                raise UsageError(f"layer {index}: gate: found shape {list(gate.shape)}, expected {wanted}, or 1 "
+                                 "as the last")
+            self.tensor(f"{group}/gate", gate, f"layer {index}: gate")
         self._write_norm(index, "inner", inner, wo.shape[:2])
         self._write_norm(index, "outer", outer, wo.shape[2:])
         for name, value in (("attention_scale", scale if scale != self.scale else None),
                             ("softcap", softcap), ("sliding_window", sliding_window)):
             self.attribute(name, value, group)
-
-    def _write_gate(self, index: int, gate: Any, wanted: tuple[int, int, int]) -> None:
-        gate = np.asarray(as_array(gate), dtype=np.float32)
-        if gate.shape not in (wanted, (*wanted[:2], 1)):
-            raise UsageError(f"layer {index}: gate: found shape {list(gate.shape)}, expected "
-                             f"{list(wanted)}, or 1 as the last")
-        self.tensor(f"layers/{index}/gate", gate, f"layer {index}: gate")
 
     def _write_norm(self, index: int, name: str, norm: PathNorm | None, shape: tuple) -> None:
         if norm is None:
