@@ -19,6 +19,7 @@ import h5py
 import numpy as np
 import torch
 import transformers
+import xarray
 import xxhash
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -46,23 +47,22 @@ def write_results(path, trace, layers, sets, parameters=None) -> Path:
     budgets = len(next(iter(sets.values())))
     policies = [{"record": name, "parameters": PLAIN | (parameters or {}).get(name, {})}
                 for name in sets]
-    with h5py.File(path, "w") as f:
-        f.attrs["prompt_len"] = n
-        f.attrs["trace_digest"] = f"xxh3-128:{digest}"
-        f.attrs["config"] = json.dumps({"policies": policies})
-        f.attrs["history"] = f"test {list(sets)}"
-        text = h5py.string_dtype("utf-8")
-        f.create_dataset("policy", data=list(sets), dtype=text)
-        f["budget"] = np.linspace(0.2, 0.8, budgets)
-        f.create_dataset("budget_label", data=[str(b) for b in f["budget"][:]], dtype=text)
-        f["layer"] = np.array(layers, dtype=np.int32)
-        for name, count in (("kept_mask", kv_heads), ("kept_mask_query", heads)):
-            masks = np.full((len(sets), budgets, len(layers), count, n), 255, dtype=np.uint8)
-            for p, chosen in enumerate(sets.values()):
-                for b, one in enumerate(chosen):
-                    if one.shape[1] == count:
-                        masks[p, b] = one
-            f[name] = masks
+    labels = np.linspace(0.2, 0.8, budgets)
+    dims = ("policy", "budget", "layer")
+    data = xarray.Dataset(
+        {"budget_label": ("budget", list(map(str, labels)))},
+        {"policy": list(sets), "budget": labels, "layer": np.array(layers, dtype=np.int32), "step": [n]},
+        {"prompt_len": n, "trace_digest": f"xxh3-128:{digest}", "config": json.dumps({"policies": policies}),
+         "history": f"test {list(sets)}"})
+    for name, head, count in (("kept_mask", "kv_head", kv_heads), ("kept_mask_query", "head", heads)):
+        masks = np.full((len(sets), budgets, len(layers), count, n), np.nan)
+        for p, chosen in enumerate(sets.values()):
+            for b, one in enumerate(chosen):
+                if one.shape[1] == count:
+                    masks[p, b] = one
+        data[name] = (*dims, head, "position"), masks
+        data[name].encoding = {"dtype": "uint8", "_FillValue": 255}
+    data.to_netcdf(path, engine="h5netcdf")
     return path
 
 

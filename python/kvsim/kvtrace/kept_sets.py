@@ -92,7 +92,7 @@ class ResultsFile:
         """Shares that policies hold, and why they are not ranked, as the results have it; nothing of files
         that do not say."""
         names = [name for name in HELD if name in self.data and self.data[name].dims == ("policy", "budget")]
-        held = self.data[names].isel(policy=policies, budget=budgets)
+        held = self.data[names].isel(policy=policies, budget=budgets, missing_dims="ignore")
         return held.drop_vars(held.coords)
 
     @property
