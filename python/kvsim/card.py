@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from .errors import DataError, UsageError
 from .plain import counted, printable
 from .tool import Parser, run_tool
-from .whole import write_text
+from .whole import check_target, write_text
 
 if TYPE_CHECKING:
     from .trace import Trace
@@ -183,8 +183,7 @@ def main(argv: list[str] | None = None) -> int:
         text = of_study(args.path, args) if is_study else of_traces(traces_of(args.path), args)
         folder = args.path if args.path.is_dir() else args.path.parent
         target = args.out or folder / "README.md"
-        if target.exists() and not args.overwrite:
-            raise UsageError(f"{target}: exists already; --overwrite replaces it")
+        check_target(target, args.overwrite, [])
         write_text(target, text)
         if not args.quiet:
             print(f"{target} written")

@@ -8,7 +8,6 @@ from typing import Any
 
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
-EXIT_BAD_DATA = 3
 EXIT_INTERRUPTED = 130
 
 

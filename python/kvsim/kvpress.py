@@ -51,11 +51,8 @@ class _Stage:
             rotation = Rotation(tuple(layer.inv_freq))
             queries, keys = (rotation.turn(one, -np.arange(self.n)[:, None]) / layer.attention_factor
                              for one in (queries, keys))
-        self.hidden = torch.cat([self._flat(one) for one in (
+        self.hidden = torch.cat([one.transpose(0, 1).reshape(self.n, -1) for one in (
             _tensor(queries), _tensor(keys), self.values[0])], 1)[None]
-
-    def _flat(self, heads: "torch.Tensor") -> "torch.Tensor":
-        return heads.transpose(0, 1).reshape(self.n, -1)
 
     def _angles(self, positions: "torch.Tensor") -> "tuple[torch.Tensor, torch.Tensor]":
         import torch

@@ -107,4 +107,3 @@ def cells(dataset: xarray.Dataset, name: str, absent: float) -> np.ndarray:
         raise DataError(f"{name} has dimensions ({', '.join(map(str, dataset[name].dims))}), "
                         "expected (policy, budget)")
     return dataset[name].transpose("policy", "budget").values
-

@@ -65,7 +65,7 @@ class Choose(unittest.TestCase):
         self.assertEqual(len(choose.draw(self.folder).axes), 2)
 
     def test_halves_are_of_the_first_and_the_second_steps(self):
-        part = Part(self.folder / "t.1.nc", self.folder / "t.1.loop.nc")
+        part = Part(self.folder / "t.1.nc")
         names = {"policy": ["h2o"], "budget_label": ("budget", ["0.1"])}
         for path, variable, values in ((part.results, "stream_error", [3, 4, 9, 9]),
                                        (part.loop, "kl_divergence", [9, 9, 1, 3])):

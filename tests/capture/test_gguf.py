@@ -189,7 +189,7 @@ class Models(GgufCase):
         with torch.inference_mode():
             best = loaded.model(torch.tensor([ids])).logits[0, -1].argmax()
         self.assertEqual(loaded.tokenizer.decode([int(best)]), " Berlin")
-        self.assertEqual(built_in.built_in_of(loaded.source), "gemma3-270m")
+        self.assertTrue(loaded.source.startswith(f"pip {built_in.GEMMA} "))
         tokens = loaded.tokenizer.convert_ids_to_tokens
         self.assertEqual(tokens(loaded.tokenizer("a  b\n\n\u2603", add_special_tokens=False)["input_ids"]),
                          ["a", "  ", "b", "\n\n", "\u2603"])

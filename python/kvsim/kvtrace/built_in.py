@@ -47,9 +47,3 @@ BUILT_IN = {
     "gemma3-270m": BuiltIn(GEMMA, "google/gemma-3-270m", "*.gguf.part*",
                            tuple(f"{GEMMA}-part{part}" for part in range(1, 5)), "data"),
 }
-
-
-def built_in_of(source: str) -> str | None:
-    """The short name of the model that a trace's source names, if it is one of these."""
-    return next((name for name, one in BUILT_IN.items()
-                 if source.startswith(f"pip {one.package} ")), None)

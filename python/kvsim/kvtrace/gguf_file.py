@@ -86,11 +86,6 @@ class GgufFile:
         found = self.values.get(f"tokenizer.ggml.{name}")
         return list(found) if isinstance(found, (list, tuple)) else []
 
-    @property
-    def size(self) -> int:
-        """Bytes of all parts."""
-        return sum(part.stat().st_size for part in self.parts)
-
     def blocks(self, begin: int = 0) -> Iterator[bytes]:
         """The file's bytes from `begin` on."""
         for part in self.parts:

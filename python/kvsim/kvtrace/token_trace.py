@@ -7,7 +7,7 @@ import numpy as np
 
 from ..errors import DataError, UsageError, reads_file
 from ..trace import Trace
-from .built_in import built_in_of
+from .built_in import BUILT_IN
 from .writer import as_array
 
 # A cache that differs by more than this from the trace's is another model's. A bfloat16 trace
@@ -82,8 +82,9 @@ class TokenTrace(Trace):
 
     def model_name(self) -> str:
         source = str(self.source.get("model_source", ""))
-        if known := built_in_of(source):
-            return known
+        for name, one in BUILT_IN.items():
+            if source.startswith(f"pip {one.package} "):
+                return name
         if source.endswith(" of the caller") and not self._can_be_loaded():
             raise UsageError(
                 f"{self.path}: captured in Python from a model that has no name to load it by "

@@ -32,7 +32,7 @@ def unpacked(gguf: GgufFile, called: str, load: Callable[[Path], object], read: 
     reads the model, in float32, from a file without vocabulary. None for a large file, or where nothing can be
     written. `called` is how errors name the file.
     """
-    if gguf.size > LARGEST:
+    if sum(part.stat().st_size for part in gguf.parts) > LARGEST:
         return None
     # Another transformers may read the same bytes in another way.
     digest = hashlib.sha256(json.dumps(

@@ -21,6 +21,7 @@ from ..budgets import parse_budget
 from ..errors import DataError, UsageError
 from ..plain import printable, told_apart
 from ..tool import Parser, names, number_list, put_line, run_tool
+from ..whole import check_target
 
 FORMATS = ("pdf", "png", "csv")
 DEFAULT_FORMATS = ("pdf", "png")
@@ -153,10 +154,8 @@ def check_targets(targets, overwrite):
         folder = next(one for one in target.parents if one.exists())
         if not folder.is_dir():
             raise UsageError(f"{folder}: a file stands where a folder of figures should be")
-        if target.exists() and not target.is_file():
-            raise UsageError(f"{target}: exists and is not a regular file")
-        if target.exists() and not overwrite:
-            raise UsageError(f"{target}: exists; --overwrite replaces it")
+        if target.exists():
+            check_target(target, overwrite, [])
 
 
 def run(options, figures):

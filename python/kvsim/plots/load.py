@@ -209,7 +209,13 @@ def open_results(path, layers=None, policies=None):
                         f"{data.attrs.get('kvsim_version', 'unknown')}, expected 1 to {VERSION}; "
                         "a later kvsim reads it, or replay the trace again")
     if is_loop(data):
-        return _loop(path, data)
+        for name in ("policy", "budget_label", "step"):
+            if name not in data.variables:
+                raise DataError(f"{path}: no variable {name}; is this a file of kvsim closed-loop?")
+        if set(data["kl_divergence"].dims) != {"policy", "budget", "step"}:
+            raise DataError(f"{path}: kl_divergence has dimensions ({', '.join(data['kl_divergence'].dims)}), "
+                            "expected (policy, budget, step)")
+        return Loop(path, data)
     for name in DIMENSIONS:
         if name not in data.dims or name not in data.variables:
             raise DataError(f"{path}: no dimension {name} with a coordinate; "
@@ -243,17 +249,6 @@ def shown(data):
 def is_loop(data):
     """Is this dataset what a closed loop found?"""
     return "kl_divergence" in data.variables and "layer" not in data.dims
-
-
-def _loop(path, data):
-    for name in ("policy", "budget_label", "step"):
-        if name not in data.variables:
-            raise DataError(f"{path}: no variable {name}; is this a file of kvsim closed-loop?")
-    if set(data["kl_divergence"].dims) != {"policy", "budget", "step"}:
-        raise DataError(f"{path}: kl_divergence has dimensions "
-                        f"({', '.join(data['kl_divergence'].dims)}), "
-                        "expected (policy, budget, step)")
-    return Loop(path, data)
 
 
 def join_loops(opened):

@@ -42,7 +42,10 @@ class Part:
     """Results of one replay of a text and what the model lost with them."""
 
     results: Path
-    loop: Path
+
+    @property
+    def loop(self) -> Path:
+        return self.results.with_suffix(".loop.nc")
 
     @property
     def finished(self) -> bool:
@@ -94,13 +97,12 @@ class Folder(units.Folder):
         pattern = re.compile(re.escape(name) + r"\.(\d+)\.nc")
         found = [(int(match[1]), path) for path in self.texts.glob("*.nc")
                  if (match := pattern.fullmatch(path.name))]
-        return [Part(path, path.with_suffix(".loop.nc")) for _, path in sorted(found)]
+        return [Part(path) for _, path in sorted(found)]
 
     def next_part(self, name: str) -> Part:
         number = 1 + max([int(one.results.name.split(".")[-2]) for one in self.parts(name)],
                          default=0)
-        path = self.texts / f"{name}.{number}.nc"
-        return Part(path, path.with_suffix(".loop.nc"))
+        return Part(self.texts / f"{name}.{number}.nc")
 
     def facts_file(self, name: str) -> Path:
         """Of a text; written when its trace is there."""

@@ -105,7 +105,7 @@ def of_text(source: Source, loaded, settings: Namespace,
         if changing:
             replay_text(trace, results, changing, settings, budget=settings.budgets[0], overwrite=True)
             begin = time.monotonic()
-            close_loop(trace, Part(results, Path(place) / "loop.nc"), loaded, first, settings,
+            close_loop(trace, Part(results), loaded, first, settings,
                        lambda share: None)
             run += time.monotonic() - begin
     return capture, replay, run / max(1, len(served)), refused

@@ -144,4 +144,3 @@ def score_marks(scores: pandas.DataFrame, tests: pandas.DataFrame) -> dict[tuple
 
 def ends(numbers: pandas.Series) -> list[int]:
     return [int(numbers.min()), int(numbers.max())]
-

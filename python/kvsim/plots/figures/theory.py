@@ -37,7 +37,11 @@ def draw(document, options):
                   ylabel="importance", ylim=(0, None))
     ranking.set(title="estimate is above the steady entry's", xlabel="window m (observations)",
                 ylabel="probability", ylim=(-0.03, 1.03))
-    maximum(distribution, data["distribution"], given)
+    look, of_maximum = style.line_style(1), data["distribution"]
+    distribution.plot(of_maximum["x"], of_maximum["closed_form"], **{**look, "marker": ""})
+    distribution.plot(of_maximum["x"], of_maximum["monte_carlo"], **{**look, "linestyle": "", "markevery": 10})
+    distribution.set(title=f"distribution of the maximum, m = {given['m']}", xlabel="x (importance)",
+                     ylabel="P(max ≤ x)", ylim=(-0.03, 1.03))
     return fig
 
 
@@ -54,12 +58,3 @@ def curve(ax, data, quantity, index):
     ax.set_xscale("log", base=2)
     ax.set_xticks(sizes, [str(size) for size in sizes])
     ax.minorticks_off()
-
-
-def maximum(ax, distribution, given):
-    look = style.line_style(1)
-    ax.plot(distribution["x"], distribution["closed_form"], **{**look, "marker": ""})
-    ax.plot(distribution["x"], distribution["monte_carlo"],
-            **{**look, "linestyle": "", "markevery": 10})
-    ax.set(title=f"distribution of the maximum, m = {given['m']}", xlabel="x (importance)",
-           ylabel="P(max ≤ x)", ylim=(-0.03, 1.03))
