@@ -1,5 +1,6 @@
 """`plot` and `report`: figures of results, and a page to explore, as `kvsim plot` and `kvsim report` make them."""
 
+import contextlib
 import shutil
 import tempfile
 import weakref
@@ -79,21 +80,13 @@ def report(results: Datasets, out: str | PathLike, *,
             texts.
     """
     given = several(results)
-    if trace is None:
-        traces = list(dict.fromkeys(str(one) for one in map(_trace, given) if one))
-    else:
-        traces = list(map(str, several(trace)))
+    traces = list(map(str, several(trace)))
+    for one in given if trace is None else ():
+        if isinstance(one, xarray.Dataset):
+            with contextlib.suppress(UsageError):
+                traces.append(str(trace_of(one, None)))
     with exchange() as folder:
         files = [as_file(one, folder, number) for number, one in enumerate(given)]
         run(["report", *files, "-o", out,
-             *options(trace=traces or None, title=title, pool=pool, overwrite=overwrite)])
+             *options(trace=list(dict.fromkeys(traces)), title=title, pool=pool, overwrite=overwrite)])
     return Path(out)
-
-
-def _trace(one: xarray.Dataset | str | PathLike) -> Path | None:
-    if not isinstance(one, xarray.Dataset):
-        return None
-    try:
-        return trace_of(one, None)
-    except UsageError:
-        return None

@@ -18,7 +18,7 @@ from .policy import Policy, as_policies, choose, described
 from .program import call, exchange
 
 LAYOUT = "[2, layers, tokens, KV heads * head size]"
-LAYOUTS = {"half": "halves", "interleaved": "neighbours"}
+LAYOUTS = {"halves": "half", "neighbours": "interleaved"}
 MADE_UP = 300   # tokens that show what a policy looks at
 SHARES = (0.3, 0.6)   # that it keeps of them
 
@@ -216,11 +216,10 @@ def drop_tokens(policy: PolicyLike, keep: float = 0.5, *, kv_heads: int | None =
     chosen, = as_policies(policy)
     rotation = None
     if inv_freq is not None:
-        layout = next((name for name, pairs in LAYOUTS.items() if pairs == rope_pairs), None)
-        if layout is None:
+        if rope_pairs not in LAYOUTS:
             raise UsageError(f"rope_pairs: found {rope_pairs!r:.60}, expected halves or neighbours")
         frequencies = np.asarray(as_array(inv_freq), dtype=np.float64)
         if frequencies.ndim != 1 or not frequencies.size or not np.isfinite(frequencies).all():
             raise UsageError(f"inv_freq: found shape {list(frequencies.shape)}, expected [r] finite numbers")
-        rotation = Rotation(tuple(frequencies.tolist()), layout)
+        rotation = Rotation(tuple(frequencies.tolist()), LAYOUTS[rope_pairs])
     return TokenDropper(chosen, keep, kv_heads, rotation, attention, seed, threads)

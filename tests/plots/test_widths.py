@@ -56,7 +56,7 @@ class WidthTest(PlotTest):
             figure, axes = style.frame("title", "subtitle", 1, columns, 2.0)
             self.assertEqual(axes.shape, (1, columns))
             self.assertEqual(axes[0, 0].get_subplotspec().get_gridspec().ncols, across)
-            style.close(figure)
+            style.plt.close(figure)
 
     def test_lines_above_the_panels_break_before_they_leave_the_figure(self):
         style.use("column")
@@ -66,7 +66,7 @@ class WidthTest(PlotTest):
             figure.draw_without_rendering()
             box = figure.get_tightbbox()
             self.assertTrue(0 <= box.x0 and box.x1 <= style.width(), (words[:3], box))
-            style.close(figure)
+            style.plt.close(figure)
 
     def test_another_width_is_named(self):
         self.refused(2, "--width.*column.*page", self.file(), "-o", self.out, "--width", "poster")

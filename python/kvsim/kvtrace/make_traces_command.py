@@ -42,44 +42,37 @@ def parser() -> Parser:
     return p
 
 
-def fit(kind: texts.Kind, seed: int, limit: int, count_tokens) -> texts.Text:
-    """The longest text of a kind whose prompt has at most `limit` tokens; texts grow by units."""
-    if kind.long:
-        text = texts.text_of(kind, seed, LONG_UNITS)
-        if (count := count_tokens(text.prompt)) > limit:
-            raise UsageError(f"{kind.name}: its prompt has {count} tokens, expected at most {limit}")
-        return text
+def fitted(kind: texts.Kind, seed: int, tokenizer, limit: int) -> tuple:
+    """The longest text of a kind whose prompt has at most `limit` tokens, also as a conversation and as tokens;
+    texts grow by units."""
+    from .markup import parse_text, plain_text
+    from .prompt import render, tokenize
+
+    def made(units: int) -> tuple:
+        text = texts.text_of(kind, seed, units)
+        conversation = plain_text(text.prompt) if kind.raw else parse_text(text.prompt, kind.name)
+        return text, conversation, tokenize(tokenizer, render(tokenizer, conversation, kind.raw))
 
     def tokens(units: int) -> int:
         try:
-            return count_tokens(texts.text_of(kind, seed, units).prompt)
+            return made(units)[2].prompt_len
         except Error:
             if units == 1:
                 raise
             return limit + 1   # a text that somebody wrote ends before
 
+    if kind.long:
+        *_, prompt = whole = made(LONG_UNITS)
+        if prompt.prompt_len > limit:
+            raise UsageError(f"{kind.name}: its prompt has {prompt.prompt_len} tokens, expected at most {limit}")
+        return whole
     high = 2
     while tokens(high) <= limit:
         high *= 2
     units = bisect_right(range(high), limit, high // 2, key=tokens) - 1
     if not units:
         raise UsageError(f"{kind.name}: its shortest prompt has {tokens(1)} tokens")
-    return texts.text_of(kind, seed, units)
-
-
-def fitted(kind: texts.Kind, seed: int, tokenizer, limit: int) -> tuple:
-    """The longest text of a kind whose prompt has at most `limit` tokens, as a conversation and as tokens."""
-    from .markup import parse_text, plain_text
-    from .prompt import render, tokenize
-
-    def read(prompt: str):
-        return plain_text(prompt) if kind.raw else parse_text(prompt, kind.name)
-
-    def tokens(prompt: str):
-        return tokenize(tokenizer, render(tokenizer, read(prompt), kind.raw))
-
-    text = fit(kind, seed, limit, lambda prompt: tokens(prompt).prompt_len)
-    return text, read(text.prompt), tokens(text.prompt)
+    return made(units)
 
 
 def steps_of_answer(name: str, prompt, steps: int, otherwise: str = "") -> int:

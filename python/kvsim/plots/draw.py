@@ -178,7 +178,7 @@ def run(options, figures):
                 if style.save(figure, Path(f"{stem}.{ending}")):
                     written = True
                     put_line(f"{stem}.{ending}")
-            style.close(figure)
+            style.plt.close(figure)
     if not written:
         raise UsageError("--formats: found csv, but no figure drawn is a table; expected pdf or "
                          "png (the summary's numbers: kvsim replay --csv FILE)")

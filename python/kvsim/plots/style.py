@@ -454,7 +454,3 @@ def save(fig, path):
             settle(fig)
             fig.savefig(temporary, format=kind, metadata=stamps[kind])
     return True
-
-
-def close(fig):
-    plt.close(fig)

@@ -43,7 +43,7 @@ def write(study: Study, report: Report | None = None) -> list[Path]:
     for name, fig in made.items():
         for kind in FORMATS:
             style.save(fig, folder / f"{name}.{kind}")
-        style.close(fig)
+        style.plt.close(fig)
     return [folder / f"{name}.{kind}" for name in made for kind in FORMATS]
 
 

@@ -183,7 +183,7 @@ def curves(board: pandas.DataFrame, reference: str, texts: int, label: str,
     text = io.StringIO()
     style.settle(fig)
     fig.savefig(text, format="svg", bbox_inches="tight", metadata={"Date": None})
-    style.close(fig)
+    style.plt.close(fig)
     drawing = text.getvalue()
     return Markup(drawing[drawing.index("<svg"):])
 

@@ -6,14 +6,14 @@ finds. Exit codes are those of kvsim: 0 done, 1 failed, 2 usage, 3 bad data.
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 from ...errors import DataError, UsageError
-from ...program import find_program, pass_through
 from ...program import options as as_options
+from ...program import pass_through
+from ...program import run as run_program
 from ...tool import Parser, put_line, run_tool
 from ...whole import check_target, write_text
 
@@ -71,8 +71,7 @@ def build(paths, details=None, title="", presets=(), hindsight=(), pool=False):
 def known_policies():
     """Every preset with summary and source, and [stage, kind] of every kind that sees later
     queries: policies with one of them rank no one (docs/report.md)."""
-    told = json.loads(subprocess.run([find_program(), "policies", "--json"], check=True,
-                                     stdout=subprocess.PIPE).stdout)
+    told = json.loads(run_program(["policies", "--json"], progress=False))
     return told["presets"], [[kind["stage"], kind["kind"]] for stage in told["stages"]
                              for kind in stage["kinds"] if kind["only_in_presets"]]
 
