@@ -95,11 +95,8 @@ def capture(model: Any, tokenizer: Any = None,
         checks: positions whose attention outputs are stored for :func:`kvsim.verify`.
         probes: further queries over the prompt's cache: "repeat[:CHUNK]" (the prompt read again),
             "repeat-text[:CHUNK]", "draft:K" (the model's own answer), "file:QUESTIONS".
-        temperature: 0 is greedy.
-        top_p: nucleus of sampling.
-        repetition_penalty: 1 is none.
-        seed: of sampling.
-        ignore_end: write all `steps` even if the model would stop.
+        temperature, top_p, repetition_penalty, seed, ignore_end: of what the model writes, as the options of
+            `kvsim capture`.
 
     Raises:
         Error: with one line, for instance for a layer that the trace format cannot describe.
