@@ -1,7 +1,6 @@
 """Mistakes as exceptions: one line each, as the command line says it."""
 
 import functools
-import re
 from collections.abc import Callable
 from os import PathLike
 from typing import Any
@@ -45,26 +44,21 @@ _ODD = (ArithmeticError, AttributeError, LookupError, MemoryError, OSError, Runt
         ValueError)
 
 
-#: How the HDF5 library says that it cannot read what is there, and that nothing is there.
-_UNREADABLE = re.compile(r"synchronously|iteration failed|[Cc]an't ")
-_ABSENT = re.compile(r"doesn't exist|can't locate|not found")
+def unreadable(path: str | PathLike, kind: str, error: Exception) -> DataError:
+    """Error of a file that cannot be read as a `kind`: in the program's words, or else in those of `error`."""
+    from .program import run
 
-
-def is_damaged(error: Exception) -> bool:
-    """Does the HDF5 library say that what a file holds cannot be read?"""
-    return (isinstance(error, (OSError, LookupError, RuntimeError))
-            and bool(_UNREADABLE.search(str(error))) and not _ABSENT.search(str(error)))
-
-
-def damaged(path: str | PathLike, expected: str) -> DataError:
-    """Error of a file that was opened, but not read to its end."""
-    return DataError(f"{path}: damaged: the HDF5 library cannot read all of it: expected a complete "
-                     f"{expected} (HDF5)")
+    try:
+        run(["inspect", path, "-q"], progress=False)
+    except Error as said:
+        if isinstance(said, DataError):
+            return said
+    reason = " ".join(str(error).strip("\"'").split()) or type(error).__name__
+    return DataError(f"{path}: not {kind}: {reason}")
 
 
 def reads_file(kind: str) -> Callable:
-    """For a method that reads `self.path`: whatever a damaged or odd file raises there is one line
-    that says it is no `kind`."""
+    """For a method that reads `self.path`: whatever a damaged or odd file raises there is one line."""
     def wrapped(method: Callable) -> Callable:
         @functools.wraps(method)
         def reading(self, *args: Any, **named: Any) -> Any:
@@ -73,10 +67,7 @@ def reads_file(kind: str) -> Callable:
             except Error:
                 raise
             except _ODD as error:
-                if is_damaged(error):
-                    raise damaged(self.path, kind.removeprefix("a ")) from None
-                reason = " ".join(str(error).strip("\"'").split()) or type(error).__name__
-                raise DataError(f"{self.path}: not {kind}: {reason}") from None
+                raise unreadable(self.path, kind, error) from None
         return reading
     return wrapped
 

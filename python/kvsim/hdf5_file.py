@@ -1,33 +1,21 @@
-"""HDF5 files as others left them: why one cannot be opened, and links that lead out of it."""
+"""HDF5 files as others left them: they are opened, and links that lead out of them refused."""
 
-import errno
-import fcntl
 import os
 from pathlib import Path
 
 import h5py
 import numpy as np
 
-from .errors import DataError
-
-_LEAST_HEADER = 96   # bytes of the first superblock, the root group's entry in it
+from .errors import DataError, unreadable
 
 
-class LinkedElsewhere(ValueError):
-    """`str` says what leads there."""
-
-
-def open_hdf5(path: str | os.PathLike, expected: str) -> h5py.File:
-    """The file, opened for reading. `expected` is what it should be, "results file of kvsim".
-
-    Raises DataError with one line that tells apart what the program tells apart: no such file, no
-    permission, locked, not HDF5, truncated, damaged.
-    """
+def open_hdf5(path: str | os.PathLike) -> h5py.File:
+    """The file, opened for reading; DataError with one line, the program's, where that cannot be."""
     check_regular(path)
     try:
         return h5py.File(path, "r")
     except OSError as error:
-        raise DataError(f"{path}: {_why(Path(path), str(error), expected)}") from None
+        raise unreadable(path, "an HDF5 file", error) from None
 
 
 def check_regular(path: str | os.PathLike) -> None:
@@ -44,38 +32,6 @@ def check_regular(path: str | os.PathLike) -> None:
         raise DataError(f"{path}: {error.strerror}") from None
 
 
-def _locked(path: Path) -> bool:
-    """Does another process hold the file open for writing? HDF5's writers lock what they write."""
-    with path.open("rb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError as error:
-            return error.errno == errno.EWOULDBLOCK
-    return False
-
-
-def _why(path: Path, said: str, expected: str) -> str:
-    """In the program's words why the library did not open a file; `said` is its own line."""
-    size = path.stat().st_size
-    complete = f"found {size} bytes, expected a complete {expected} (HDF5)"
-    if _locked(path):
-        return (f"locked: another program has it open for writing: expected a {expected} that "
-                "nobody is writing (wait until it is closed)")
-    if "unable to lock file" in said:
-        return ("its file system cannot lock files (HDF5_USE_FILE_LOCKING=FALSE in the environment "
-                "reads without locks)")
-    if size == 0:
-        return f"an empty file: expected a complete {expected} (HDF5)"
-    if "already open for" in said:
-        return ("its writer has not closed it (wait for the writer; if it was killed, write the "
-                "file again)")
-    signature = h5py.is_hdf5(path)
-    if "truncated file" in said or signature and size < _LEAST_HEADER:
-        return f"truncated: {complete}"
-    what = "damaged: the HDF5 library cannot open it" if signature else "not an HDF5 file"
-    return f"{what}: {complete}"
-
-
 def scalar(attributes: h5py.AttributeManager, name: str):
     """An attribute as a number or a text of Python's; netCDF knows no scalars, and h5netcdf and
     xarray write arrays of one. Raises KeyError when absent, ValueError for more than one value."""
@@ -87,7 +43,7 @@ def scalar(attributes: h5py.AttributeManager, name: str):
 
 
 def refuse_links(group: h5py.Group, seen: set | None = None) -> None:
-    """Raises LinkedElsewhere where a link, a virtual dataset or external storage leads elsewhere."""
+    """Raises ValueError where a link, a virtual dataset or external storage leads elsewhere."""
     seen = set() if seen is None else seen
     for name in group:
         path = f"{group.name.rstrip('/')}/{name}"
@@ -96,8 +52,8 @@ def refuse_links(group: h5py.Group, seen: set | None = None) -> None:
             continue   # stays in the file; what it passes is looked at where it stands
         item = None if isinstance(link, h5py.ExternalLink) else group[name]
         if item is None or isinstance(item, h5py.Dataset) and (item.external or item.is_virtual):
-            raise LinkedElsewhere(f"{path[1:]}: not allowed: found a link to another file, expected "
-                                  "an object of this file")
+            raise ValueError(f"{path[1:]}: not allowed: found a link to another file, expected "
+                             "an object of this file")
         if isinstance(item, h5py.Group) and (address := h5py.h5o.get_info(item.id).addr) not in seen:
             seen.add(address)
             refuse_links(item, seen)

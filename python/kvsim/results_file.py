@@ -12,7 +12,7 @@ import h5py
 import numpy as np
 import xarray
 
-from .errors import DataError, UsageError, damaged, is_damaged
+from .errors import DataError, UsageError, unreadable
 from .plots import load
 from .program import call
 from .whole import write_bytes
@@ -42,9 +42,7 @@ def open_results(path: str | PathLike) -> xarray.Dataset:
     try:
         data = load.open_results(path).data.load()
     except (OSError, RuntimeError) as error:
-        if not is_damaged(error):
-            raise
-        raise damaged(path, load.RESULTS_FILE) from error
+        raise unreadable(path, f"a {load.RESULTS_FILE}", error) from error
     if TRACE_PATH in data.attrs:
         folder = Path(path).resolve().parent
         data.attrs[TRACE_PATH] = os.path.normpath(folder / str(data.attrs[TRACE_PATH]))

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .errors import DataError, damaged, is_damaged, reads_file
+from .errors import DataError, reads_file
 from .hdf5_file import open_hdf5, refuse_links, scalar
 from .kvtrace.writer import PathNorm
 
@@ -156,7 +156,7 @@ class Trace:
 
     def __init__(self, path: str | PathLike):
         self.path = Path(path)
-        self._file = open_hdf5(self.path, "kvtrace file")
+        self._file = open_hdf5(self.path)
         self._read_header()
 
     @reads_file("a trace")
@@ -271,25 +271,18 @@ class Trace:
 
     def _array(self, name: str, shape: tuple) -> np.ndarray:
         """A dataset as it lies in the file where it is contiguous, else read."""
-        try:
-            dataset = self._file[name]
-            if dataset.ndim != len(shape) or any(
-                wanted is not None and found != wanted
-                for found, wanted in zip(dataset.shape, shape)):
-                wanted = ", ".join("any" if one is None else str(one) for one in shape)
-                raise DataError(f"{self.path}: {name}: wrong shape: found {list(dataset.shape)}, "
-                                f"expected [{wanted}]")
-            begin = dataset.id.get_offset()
-            bits = dataset.attrs.get("encoding") in ("bfloat16", b"bfloat16")
-            if begin is None or dataset.external:
-                array = dataset[()]
-            else:
-                array = np.memmap(self.path, dataset.dtype, "r", begin, dataset.shape)
-        except (KeyError, ValueError, OSError, AttributeError) as error:
-            if is_damaged(error):
-                raise damaged(self.path, "trace") from None
-            reason = "missing" if isinstance(error, KeyError) else str(error).splitlines()[0]
-            raise DataError(f"{self.path}: {name}: {reason}") from None
+        dataset = self._file[name]
+        if dataset.ndim != len(shape) or any(
+            wanted is not None and found != wanted for found, wanted in zip(dataset.shape, shape)):
+            wanted = ", ".join("any" if one is None else str(one) for one in shape)
+            raise DataError(f"{self.path}: {name}: wrong shape: found {list(dataset.shape)}, "
+                            f"expected [{wanted}]")
+        begin = dataset.id.get_offset()
+        bits = dataset.attrs.get("encoding") in ("bfloat16", b"bfloat16")
+        if begin is None or dataset.external:
+            array = dataset[()]
+        else:
+            array = np.memmap(self.path, dataset.dtype, "r", begin, dataset.shape)
         return (array.astype(np.uint32) << 16).view(np.float32) if bits else array
 
     def close(self) -> None:

@@ -9,8 +9,8 @@ import numpy as np
 import xarray
 
 from ..budgets import find_budget, parse_budget
-from ..errors import DataError, damaged, is_damaged, line_of
-from ..hdf5_file import LinkedElsewhere, check_regular, open_hdf5, refuse_links
+from ..errors import DataError, line_of, unreadable
+from ..hdf5_file import check_regular, open_hdf5, refuse_links
 from ..plain import printable, read_text
 
 VERSION = 1   # of results files, the latest that is read
@@ -22,7 +22,7 @@ RESULTS_FILE = "results file of kvsim"
 def read_dataset(source, path):
     """`source`: the path, or a file in memory that was read from there."""
     try:
-        with (open_hdf5(path, RESULTS_FILE) if source is path else h5py.File(source, "r")) as file:
+        with (open_hdf5(path) if source is path else h5py.File(source, "r")) as file:
             if str(file.attrs.get("format")) in ("kvtrace", "b'kvtrace'"):
                 raise DataError(f"{path}: a trace stands where results are expected: expected a "
                                 f"{RESULTS_FILE} (kvsim replay makes results of a trace)")
@@ -33,15 +33,10 @@ def read_dataset(source, path):
         # Other writers of netCDF know no scalars among attributes.
         return data.assign_attrs({name: value.reshape(-1)[0] for name, value in data.attrs.items()
                                   if isinstance(value, np.ndarray) and value.size == 1})
-    except LinkedElsewhere as error:
-        raise DataError(f"{path}: {error}") from error
     except DataError:
         raise
     except Exception as error:  # h5py, h5netcdf and xarray each have their own kinds
-        if is_damaged(error):
-            raise damaged(path, RESULTS_FILE) from error
-        raise DataError(f"{path}: not a netCDF-4 file: {line_of(error)}; expected a "
-                        f"{RESULTS_FILE}") from error
+        raise unreadable(path, f"a {RESULTS_FILE}", error) from error
 
 
 class Missing(Exception):

@@ -52,7 +52,7 @@ class Part:
         return self.loop.is_file()
 
     def policies(self) -> list[str]:
-        with open_hdf5(self.results, "results file of kvsim") as file:
+        with open_hdf5(self.results) as file:
             return [str(one) for one in file["policy"].asstr()[:]]
 
 
