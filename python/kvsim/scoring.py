@@ -13,7 +13,6 @@ import inspect
 import json
 import os
 import sys
-import sysconfig
 import tempfile
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -70,36 +69,18 @@ def _said(error: BaseException) -> str:
     return f"{type(error).__name__}{': ' if reason else ''}{reason}"
 
 
-#: Where nobody's own functions lie: this package, Python and what is installed.
-_LIBRARIES = tuple(str(Path(one).resolve()) + os.sep for one in (
-    Path(__file__).parent, *(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))))
-
-
-def _is_own(file: str) -> bool:
-    """Is a file of a traceback the user's? Cells of a notebook and what was typed are, too."""
-    if file.startswith("<"):
-        return file.startswith(("<stdin", "<string", "<ipython"))
-    return not str(Path(file).resolve()).startswith(_LIBRARIES)
-
-
-def _place(file: str, line: int) -> str:
-    """ "my_file.py:12"; a cell of a notebook lies in a temporary file that nobody knows."""
-    cell = "ipykernel_" in file or file.startswith("<ipython")
-    return f"notebook cell, line {line}" if cell else f"{Path(file).name}:{line}"
-
-
-def definition(function: ScoreFunction) -> str:
-    """File and line of a function, of what it wraps, or of the class of a callable object."""
+def where(function: ScoreFunction, error: BaseException | None = None) -> str:
+    """File and line of a function, of what it wraps, or of the class of a callable object: "my_file.py:12"; of an
+    error the line at which it left that file."""
     inner = inspect.unwrap(getattr(function, "func", function))
     code = getattr(inner, "__code__", None) or getattr(type(inner).__call__, "__code__", None)
-    return _place(code.co_filename, code.co_firstlineno) if code else function_name(function)
-
-
-def where(error: BaseException, function: ScoreFunction) -> str:
-    """File and line of the innermost frame that is the user's, "my_file.py:12"; of the function
-    itself where it could not be called."""
-    frames = [one for one in traceback.extract_tb(error.__traceback__) if _is_own(one.filename)]
-    return _place(frames[-1].filename, frames[-1].lineno) if frames else definition(function)
+    if code is None:
+        return function_name(function)
+    frames = traceback.extract_tb(error.__traceback__) if error else []
+    line = [code.co_firstlineno, *(one.lineno for one in frames if one.filename == code.co_filename)][-1]
+    # A cell of a notebook lies in a temporary file that nobody knows.
+    cell = "ipykernel_" in code.co_filename or code.co_filename.startswith("<ipython")
+    return f"notebook cell, line {line}" if cell else f"{Path(code.co_filename).name}:{line}"
 
 
 def score_layer(function: ScoreFunction, name: str, layer: Layer) -> np.ndarray:
@@ -110,10 +91,10 @@ def score_layer(function: ScoreFunction, name: str, layer: Layer) -> np.ndarray:
     except Error:
         raise
     except (Exception, SystemExit) as error:   # sys.exit would end the command without a word
-        raise Error(f"{where(error, function)}: {name}(layer {layer.index}): "
+        raise Error(f"{where(function, error)}: {name}(layer {layer.index}): "
                     f"{_said(error)}") from error
     entries = layer.keys.shape[1]
-    called = f"{definition(function)}: {name}(layer {layer.index})"
+    called = f"{where(function)}: {name}(layer {layer.index})"
     shapes = dict.fromkeys(((layer.keys.shape[0], entries), (layer.queries.shape[0], entries)))
     if scores.shape not in shapes:
         expected = ", or with granularity=query ".join(f"[{heads}, {n}]" for heads, n in shapes)

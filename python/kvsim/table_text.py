@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from .errors import UsageError
 from .plain import csv_text, printable
 from .program import answer
 from .tool import TABLES
@@ -34,8 +33,6 @@ def table_text(table: "pandas.DataFrame", form: str = "text", *, title: str = ""
     The caption says where the numbers come from: results files `of`, or `provenance` itself. `marks`:
     of a row and a column, "best", "equal", "more" or "less".
     """
-    if form not in FORMS:
-        raise UsageError(f"--table: found {form}, expected one of {', '.join(FORMS)}")
     if form == "csv":
         return csv_text(table)
     from pandas.api.types import is_bool_dtype, is_numeric_dtype

@@ -42,7 +42,7 @@ class Card(unittest.TestCase):
         for name in re.findall(r"^\| `([a-z_]+/?[^`]*)` \|", text, re.M):
             if name not in ("a.h5", "b.h5"):
                 self.assertIn(name, card.MEANINGS)
-        self.assertIn("exists already; --overwrite replaces it",
+        self.assertIn("exists; --overwrite replaces it",
                       self.made(self.folder, "--license", "other", code=2))
 
     def test_its_five_lines_read_the_trace(self):

@@ -88,19 +88,14 @@ def error_axis(ax, values, axis="y", measure=None):
 def say_log(fig):
     """Adds ", log scale" to the label of every logarithmic axis: its own, or that of all panels."""
     for ax in fig.axes:
-        shared = {"x": getattr(ax.figure, "_supxlabel", None),
-                  "y": getattr(ax.figure, "_supylabel", None)}
         for name, axis in (("x", ax.xaxis), ("y", ax.yaxis)):
-            if axis.get_scale() != "log":
-                continue
-            label = axis.label if axis.label.get_text() else shared[name]
             row = getattr(ax, f"get_shared_{name}_axes")().get_siblings(ax)
-            if label is None and any(getattr(one, f"get_{name}label")() for one in row):
-                continue   # its neighbour says so
+            labels = [axis.label, getattr(ax.figure, f"_sup{name}label", None),
+                      *(getattr(one, f"{name}axis").label for one in row)]
             place = ax.get_subplotspec()   # a bar of colours has none
-            if label is None and (name == "y" or place is None or place.is_last_row()):
-                label = axis.label
-            if label is not None and LOG not in label.get_text():
+            label = next((one for one in labels if one and one.get_text()),
+                         axis.label if name == "y" or place is None or place.is_last_row() else None)
+            if axis.get_scale() == "log" and label and LOG not in label.get_text():
                 label.set_text(f"{label.get_text()}, {LOG}".lstrip(", "))
 
 

@@ -176,7 +176,7 @@ def load_scorer(name: str) -> Scorer:
         try:
             found = own(answer, dict(row))
         except Exception as error:
-            raise DataError(f"{where(error, own)}: {name}: {type(error).__name__}: {error}") from error
+            raise DataError(f"{where(own, error)}: {name}: {type(error).__name__}: {error}") from error
         try:
             value = float(found)
         except (TypeError, ValueError):
