@@ -140,11 +140,11 @@ def sweep(config: str | PathLike | Mapping[str, Any], out: str | PathLike, *,
         file = Path(config) if not isinstance(config, Mapping) else None
         if file is None:
             # Functions among the presets, which the program knows by their titles.
-            tables = [{**table, "preset": [Policy(one) if callable(one) else one for one in several(table.get("preset"))]}
+            tables = [{**table, "preset": [Policy(one) if callable(one) else one
+                                           for one in several(table.get("preset"))]}
                       if isinstance(table, Mapping) else table for table in several(config.get("policy"))]
-            functions = as_policies([one for table in tables if isinstance(table, Mapping)
-                                     for one in table["preset"] if isinstance(one, Policy)])
-            if functions:
+            if functions := as_policies([one for table in tables if isinstance(table, Mapping)
+                                         for one in table["preset"] if isinstance(one, Policy)]):
                 scores = Path(out) / "scores"
                 for one in chosen or several(config.get("traces", ())):
                     with Trace(one) as trace:

@@ -159,7 +159,8 @@ class Untrusted(unittest.TestCase):
                             layout = h5py.VirtualLayout(shape, dtype)
                             layout[...] = h5py.VirtualSource(name, target, shape, dtype)
                             file.create_virtual_dataset(target, layout)
-                    with self.assertRaisesRegex(kvsim.Error, f"{target}: not allowed: found a (link to another file|virtual)"):
+                    with self.assertRaisesRegex(
+                            kvsim.Error, f"{target}: not allowed: found a (link to another file|virtual)"):
                         kind(copy)
 
     def test_a_results_file_cannot_have_a_function_run(self):

@@ -153,6 +153,7 @@ def main(argv: list[str] | None = None) -> int:
             sys.stdout.write(table_text(
                 picks(ranked(files)), args.table, title="Policies of least stream error, by the trace alone",
                 of=files, notes=[f"not told apart: 95 % interval over {over}",
-                                 *(UNMEASURED if own else MEASURED), f"what the model loses with them: {shlex.join(study)}"]))
+                                 *(UNMEASURED if own else MEASURED),
+                                 f"what the model loses with them: {shlex.join(study)}"]))
 
     return run_tool("kvsim choose", work)
