@@ -42,127 +42,32 @@ int64_t adaptive_shift(const PositionDrift& drift, const Decimal& beta) {
   return drift.floor_over(beta) + (drift.sign() < 0 ? 1 : 0);
 }
 
-/// View of one layer by the observing queries of ReST-KV's window, row by row.
-struct WindowDynamics {
-  std::vector<BestDrift> drift;  ///< per indicator, [budget] inside
-  Table<double> map;             ///< [rows][parts of the prompt] output change, mean over heads and
-                                 ///< the part's candidates; NaN where it has none
-};
-
-namespace {
-
-constexpr const char* kRecord = "restkv";
-/// Indicators whose rows are read, in the order of the results.
-const std::vector<std::string> kIndicators = {"output-change", "attention"};
-
-/// Feeds the rows of every query head to the drifts of the indicators, and adds them to the map.
-struct WindowReader : RowConsumer {
-  WindowReader(LayerWork& work, const Settings& settings, const Segment& part,
-               const std::vector<Range>& parts, WindowDynamics& seen)
-      : RowConsumer(part), work_(work), parts_(parts), seen_(seen) {
-    for (const std::string& name : kIndicators)
-      rows_.push_back(dynamic_cast<const RowIndicator&>(Kinds<Indicator>::find(name))
-                          .rows(work, settings, part));
-    heads_.assign(work.query_heads(), Table<double>(part.rows(), std::ssize(parts)));
-  }
-
-  AttentionPass wanted() const override {
-    AttentionPass pass{.positions = segment().positions};
-    pass.logits = pass.outputs = true;
-    return pass;
-  }
-  void start(const AttentionBlock& block, int64_t) override {
-    for (const auto& rows : rows_) rows->start(block);
-  }
-  int tasks(const AttentionBlock& block) const override { return block.heads; }
-  void run(const AttentionBlock& block, int64_t first_row, int task) override {
-    const int head = block.kv_head * block.heads + task;
-    std::vector<double> row(segment().candidates.size());
-    for (int64_t r = 0; r < block.rows; ++r)
-      for (size_t k = 0; k < rows_.size(); ++k) {
-        rows_[k]->row(block, task, r, segment().candidates, row);
-        seen_.drift[k].add(head, first_row + r, row);
-        if (k == 0) add_parts(row, heads_[head].row(first_row + r));
-      }
-  }
-  /// Heads are added in their order, whatever thread they were read by.
-  void finish() {
-    for (int64_t r = 0; r < seen_.map.rows(); ++r)
-      for (int64_t p = 0; p < seen_.map.columns(); ++p) {
-        double sum = 0;
-        for (const Table<double>& head : heads_) sum += head(r, p);
-        seen_.map(r, p) = sum / static_cast<double>(heads_.size());
-      }
-  }
-
- private:
-  void add_parts(std::span<const double> row, std::span<double> parts) const {
-    for (size_t p = 0; p < parts.size(); ++p) {
-      const int64_t end = std::min(parts_[p].end, segment().candidates.end);
-      double sum = 0;
-      for (int64_t i = parts_[p].begin; i < end; ++i) sum += row[i];
-      const int64_t size = end - parts_[p].begin;
-      parts[p] = size > 0 ? sum / static_cast<double>(size) : kUndefined;
-    }
-  }
-
-  LayerWork& work_;
-  const std::vector<Range>& parts_;
-  WindowDynamics& seen_;
-  std::vector<std::unique_ptr<IndicatorRows>> rows_;
-  std::vector<Table<double>> heads_;  ///< [Hq] each [rows][parts]
-};
-
-/// Reads the window of `restkv` (policies.md 5.5) for the measure of drift.
-class DriftRows {
- public:
-  DriftRows(const TraceInfo& info, std::vector<int> layers, const std::vector<Budget>& budgets,
-            std::vector<Range> parts)
-      : layers_(std::move(layers)), budget_{Budget::parse("0.5")},
-        preparation_(info, layers_, budget_), record_(preparation_.prepare(Record::parse(kRecord))),
-        parts_(std::move(parts)) {
-    for (const Budget& budget : budgets)
-      best_.push_back(
-          std::max<int64_t>(budget.entries(info.prompt_len) - std::ssize(segment().positions), 0));
-  }
-  const std::vector<int64_t>& positions() const { return segment().positions; }  ///< of queries
-
-  WindowDynamics of_layer(LayerWork& work) const {
-    const int64_t rows = segment().rows();
-    WindowDynamics seen;
-    seen.drift.assign(kIndicators.size(), BestDrift(best_, work.query_heads(), rows));
-    seen.map = Table<double>(rows, std::ssize(parts_));
-    WindowReader reader(work, record_.settings, segment(), parts_, seen);
-    run_consumers(work, {&reader});
-    reader.finish();
-    return seen;
-  }
-
- private:
-  const Segment& segment() const {
-    return preparation_.plans()[record_.budgets.front().plan].segments.front();
-  }
-
-  std::vector<int> layers_;
-  std::vector<Budget> budget_;  ///< one at which something is evicted
-  Preparation preparation_;
-  PreparedRecord record_;
-  std::vector<int64_t> best_;  ///< K of each budget
-  std::vector<Range> parts_;
-};
-
-}  // namespace
 }  // namespace kvsim
 
 namespace kvsim::measures::drift {
 namespace {
 
+constexpr const char* kRecord = "restkv";
+/// Indicators whose rows are read, in the order of the results.
+const std::vector<std::string> kIndicators = {"output-change", "attention"};
 const Decimal kBeta(2000);  // tokens, the paper's
 constexpr const char* kDrift = "indicator budget layer head";
 
+/// The window of `restkv` (policies.md 5.5), at a budget at which something is evicted.
+struct Window {
+  Window(const TraceInfo& info, const std::vector<int>& layers)
+      : preparation(info, layers, budgets), record(preparation.prepare(Record::parse(kRecord))),
+        segment(preparation.plans()[record.budgets.front().plan].segments.front()) {}
+
+  std::vector<Budget> budgets = {Budget::parse("0.5")};
+  Preparation preparation;
+  PreparedRecord record;
+  const Segment& segment;
+};
+
 VariableValues indicators(const RunShape& /*run*/) { return kIndicators; }
 VariableValues rows_of_window(const RunShape& run) {
-  return DriftRows(run.info, run.info.layers, {}, {}).positions();
+  return Window(run.info, run.info.layers).segment.positions;
 }
 
 const DeclareMeasure measure(
@@ -187,16 +92,80 @@ const DeclareMeasure measure(
       "output change over queries and positions",
       "indicator output-change, mean over query heads and the part's candidates"}});
 
-struct DriftMeasure : Measure {
-  explicit DriftMeasure(const MeasureRun& run)
-      : Measure(run), rows_(run.info, run.options.layers, run.options.budgets,
-                            measured_parts(run.info.prompt_len)) {}
+/// One layer by the observing queries of the window, row by row.
+struct WindowReader : RowConsumer {
+  /// `best`: K of each budget.
+  WindowReader(LayerWork& work, const Window& window, const std::vector<int64_t>& best)
+      : RowConsumer(window.segment), parts_(measured_parts(work.entries())) {
+    for (const std::string& name : kIndicators)
+      rows_.push_back(dynamic_cast<const RowIndicator&>(Kinds<Indicator>::find(name))
+                          .rows(work, window.record.settings, segment()));
+    drift.assign(kIndicators.size(), BestDrift(best, work.query_heads(), segment().rows()));
+    heads_.assign(work.query_heads(), Table<double>(segment().rows(), std::ssize(parts_)));
+    run_consumers(work, {this});
+  }
+
+  AttentionPass wanted() const override {
+    AttentionPass pass{.positions = segment().positions};
+    pass.logits = pass.outputs = true;
+    return pass;
+  }
+  void start(const AttentionBlock& block, int64_t) override {
+    for (const auto& rows : rows_) rows->start(block);
+  }
+  int tasks(const AttentionBlock& block) const override { return block.heads; }
+  void run(const AttentionBlock& block, int64_t first_row, int task) override {
+    const int head = block.kv_head * block.heads + task;
+    std::vector<double> row(segment().candidates.size());
+    for (int64_t r = 0; r < block.rows; ++r)
+      for (size_t k = 0; k < rows_.size(); ++k) {
+        rows_[k]->row(block, task, r, segment().candidates, row);
+        drift[k].add(head, first_row + r, row);
+        if (k == 0) add_parts(row, heads_[head].row(first_row + r));
+      }
+  }
+
+  /// Output change [rows][parts], mean over heads and the part's candidates; NaN where it has none.
+  /// Heads are added in their order, whatever thread they were read by.
+  Table<double> map() const {
+    Table<double> mean(heads_.front().rows(), heads_.front().columns());
+    for (size_t i = 0; i < mean.values().size(); ++i) {
+      for (const Table<double>& head : heads_) mean.values()[i] += head.values()[i];
+      mean.values()[i] /= static_cast<double>(heads_.size());
+    }
+    return mean;
+  }
+
+  std::vector<BestDrift> drift;  ///< per indicator, [budget] inside
+
+ private:
+  void add_parts(std::span<const double> row, std::span<double> parts) const {
+    for (size_t p = 0; p < parts.size(); ++p) {
+      const int64_t end = std::min(parts_[p].end, segment().candidates.end);
+      double sum = 0;
+      for (int64_t i = parts_[p].begin; i < end; ++i) sum += row[i];
+      const int64_t size = end - parts_[p].begin;
+      parts[p] = size > 0 ? sum / static_cast<double>(size) : kUndefined;
+    }
+  }
+
+  std::vector<Range> parts_;
+  std::vector<std::unique_ptr<IndicatorRows>> rows_;
+  std::vector<Table<double>> heads_;  ///< [Hq] each [rows][parts]
+};
+
+struct Drift : Measure {
+  explicit Drift(const MeasureRun& run) : Measure(run), window_(run.info, run.options.layers) {
+    const auto observing = std::ssize(window_.segment.positions);
+    for (const Budget& budget : run.options.budgets)
+      best_.push_back(std::max<int64_t>(budget.entries(run.info.prompt_len) - observing, 0));
+  }
 
   void finish(const MeasuredLayer& layer, MeasureResults& results) override {
-    const WindowDynamics seen = rows_.of_layer(layer.work);
-    std::ranges::copy(seen.map.values(), results.row("output_change_map", {layer.index}).begin());
+    const WindowReader seen(layer.work, window_, best_);
+    results.copy("output_change_map", {layer.index}, seen.map().values());
     for (int64_t k = 0; k < std::ssize(seen.drift); ++k)
-      for (size_t b = 0; b < run().options.budgets.size(); ++b)
+      for (size_t b = 0; b < best_.size(); ++b)
         for (int h = 0; h < layer.work.query_heads(); ++h) {
           const std::initializer_list<int64_t> at = {k, static_cast<int64_t>(b), layer.index, h};
           const PositionDrift drift = seen.drift[k].drift(b, h);
@@ -210,9 +179,10 @@ struct DriftMeasure : Measure {
   }
 
  private:
-  DriftRows rows_;
+  Window window_;
+  std::vector<int64_t> best_;  ///< K of each budget
 };
-const RegisterMeasure<DriftMeasure> registered(measure);
+const RegisterMeasure<Drift> registered(measure);
 
 }  // namespace
 }  // namespace kvsim::measures::drift

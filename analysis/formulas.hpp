@@ -71,134 +71,24 @@ class Spread {
   double log_mass_ = 0;
 };
 
-/// How concentrated attention is (metrics.md 5.1): the share of a query's attention that its
-/// largest ceil(x * visible) entries hold. A sink's part is no entry's and not counted.
-class AttentionCdf {
- public:
-  static constexpr std::array<int64_t, 6> kPercents = {1, 2, 5, 10, 20, 50};  ///< 100 x
-
-  AttentionCdf(int query_heads, int64_t steps);
-  /// Rows of later steps; the block's columns must hold all that is visible.
-  void add(const AttentionBlock& block, int64_t first_row);
-
-  /// Over all heads and steps; `share` indexes kPercents.
-  double mean_of(size_t share) const;
-  double p05_of(size_t share) const;
-
- private:
-  std::array<Table<double>, kPercents.size()> held_;  ///< each [Hq][T]
-};
-
-/// Prompt entries that a policy dropped: merged ones are still there.
-struct DroppedEntries {
-  bool per_query_head = false;  ///< owners are query heads
-  Table<uint8_t> owners;        ///< [owners][n] 1: dropped
-};
-
-/// How many of the entries that later queries attend to most had been dropped (metrics.md 5.2).
-/// Top_t of a head are the max(1, floor(0.2 n)) prompt entries of largest attention at step t, the
-/// more recent first on ties.
-class LateImportance {
- public:
-  struct Result {
-    double share = 0;   ///< |E and Top_t| / |Top_t|, mean over heads and steps
-    double chance = 0;  ///< what random eviction would give: |E| / n, mean over heads
-    double recall = 0;  ///< |E and any Top_t| / |E|, mean over the heads where E is not empty
-  };
-
-  LateImportance(std::vector<DroppedEntries> outcomes, int query_heads, int64_t entries,
-                 int64_t steps);
-  void add(const AttentionBlock& block, int64_t first_row);
-  Result result(size_t outcome) const;
-
- private:
-  std::span<const uint8_t> dropped(size_t outcome, int64_t head) const;
-
-  std::vector<DroppedEntries> outcomes_;
-  int64_t heads_;
-  int64_t entries_;
-  int64_t steps_;
-  int64_t top_;
-  Table<int64_t> hits_;  ///< [outcome][Hq] sum over steps of |E and Top_t|
-  Table<uint8_t> ever_;  ///< [Hq][n] 1: in some Top_t
-};
-
-/// Are an entry's attention scores alike at neighbouring steps (metrics.md 5.3)? Per query head the
-/// variance within disjoint windows of 16 steps over the total variance, both summed over prompt
-/// entries, compared with the same for random orders of the steps. The windows' sums come from the
-/// Gram matrix of the steps, so that every order costs no more than adding up its blocks. Holds the
-/// rows of one KV head's queries, g * T * n floats.
-class Locality {
- public:
-  struct Result {
-    double within = 0;    ///< Q
-    double permuted = 0;  ///< mean Q over 20 random orders
-    double locality = 0;  ///< 1 - Q / Q_perm; NaN for fewer than 32 steps or no variance
-  };
-
-  Locality(int query_heads, int64_t entries, int64_t steps, uint64_t seed);
-  /// Blocks of a KV head in the order of their rows.
-  void add(const AttentionBlock& block, int64_t first_row);
-  const Result& result(int query_head) const { return results_[query_head]; }
-
- private:
-  Result measure(const Table<float>& rows) const;
-
-  int64_t entries_;
-  int64_t used_;                              ///< steps in whole windows; 0: too few
-  std::vector<std::vector<int64_t>> orders_;  ///< as they are, then the random ones
-  std::vector<Table<float>> rows_;            ///< [used][n] of each head of the KV head at work
-  std::vector<Result> results_;               ///< [Hq]
-};
-
 /// First and second moments of the importance of a set of entries over all query heads.
 struct Moments {
   double sum = 0;      ///< of I
   double squares = 0;  ///< of I^2
+  void add(double importance) { *this += {importance, importance * importance}; }
+  void operator+=(const Moments& other) {
+    sum += other.sum;
+    squares += other.squares;
+  }
 };
-
-/// Moments of every set of some replay plans at one step: [set][T], sets numbered as in
-/// ReplayBlock. Streams rows of attention from the backend. `importance` is [Hq][stride >= n].
-std::vector<std::vector<Moments>> set_moments(LayerWork& work, const std::vector<ReplayPlan>& plans,
-                                              const float* importance, int64_t stride);
-
-/// Moments of the later entries n..t at each step, [T]; `importance` covers all N entries.
-std::vector<Moments> later_moments(LayerWork& work, const float* importance, int64_t stride);
 
 /// Correlation of x = I with y = I * [kept] over `count` pairs of head and entry (metrics.md 1). A
 /// constant x or y gives 1 if x = y, else 0.
 double importance_pearson(const Moments& all, const Moments& kept, double count);
 double importance_cosine(const Moments& all, const Moments& kept);
 
-/// Parts of the prompt of nearly equal length, at most `most`: what a curve over positions is drawn
-/// from, whatever the length.
-std::vector<Range> prompt_parts(int64_t entries, int64_t most);
-
-/// Norms of keys, where they are low, and whether low ones get the attention, which is what Knorm
-/// relies on (The Pitfalls, appendix J.5).
-class KeyNorm {
- public:
-  KeyNorm(int query_heads, int64_t entries);
-  /// Rows of later steps: adds up the attention on each prompt entry.
-  void add(const AttentionBlock& block, int64_t first_row);
-
-  struct WithAttention {
-    double pearson = 0;  ///< of ‖k_i‖ and the attention on i, mean over steps
-    double spearman = 0;
-  };
-  WithAttention with_attention(int query_head, std::span<const double> norms) const;
-
- private:
-  Table<double> attention_;  ///< [Hq][n] sum over steps
-};
-
-/// [n] L2 norms of the keys of a KV head.
-std::vector<double> key_norms(const LayerTrace& layer, int kv_head);
-
-/// Spearman of norm and position: positive when early keys are the short ones.
-double norm_with_position(std::span<const double> norms);
-
-/// Parts that curves over the prompt's positions are drawn from: the dimension `part`.
+/// Parts of nearly equal length that curves over the prompt's positions are drawn from, at most
+/// 128: the dimension `part`.
 std::vector<Range> measured_parts(int64_t entries);
 
 /// How far the most important entries move while the observing queries pass (metrics.md 5.4;
@@ -311,30 +201,9 @@ struct ImportanceGains {
   std::vector<double> base;          ///< [T] share of entries that nobody may drop
 };
 
-/// Gains of one layer. `importance` is [Hq][>= n] with `stride` columns, `total` the denominator of
-/// each step [T], `base` the undroppable share of it [T].
-ImportanceGains importance_gains(LayerWork& work, const float* importance, int64_t stride,
-                                 std::span<const double> total, std::span<const double> base,
-                                 bool per_query_head);
-
 /// Upper bound of the largest min_t rho_t over static sets of `budget` entries per owner, by 64
 /// rounds of multiplicative weights over the steps (metrics.md 7).
 double minmax_bound(const ImportanceGains& gains, int64_t budget);
-
-/// True risk of every prompt entry (metrics.md 1; DefensiveKV 3.1): the largest importance that it
-/// ever has for a later query of any head that shares it.
-class TrueRisk {
- public:
-  /// `importance` is [Hq][stride >= n] weights of the entries.
-  TrueRisk(int kv_heads, int64_t entries, const float* importance, int64_t stride);
-  void add(const AttentionBlock& block, int64_t first_row);
-  const Table<double>& risk() const { return risk_; }  ///< [Hkv][n] R*
-
- private:
-  const float* importance_;
-  int64_t stride_;
-  Table<double> risk_;
-};
 
 /// How good an estimate of the risk is, over some entries of one KV head.
 struct RiskQuality {

@@ -2,96 +2,6 @@
 #include "analysis/measure.hpp"
 
 namespace kvsim {
-namespace {
-
-/// Rows of importance of one KV head's group, [heads * rows][columns].
-Table<float> importance_rows(const AttentionBlock& block, const float* importance, int64_t stride) {
-  Table<float> rows(block.heads * block.rows, block.columns);
-  for (int x = 0; x < block.heads; ++x) {
-    const float* weight = importance + (block.kv_head * block.heads + x) * stride;
-    for (int64_t r = 0; r < block.rows; ++r) {
-      const float* attention = block.attention_row(x, r);
-      const auto out = rows.row(x * block.rows + r);
-      for (size_t i = 0; i < out.size(); ++i) out[i] = attention[i] * weight[i];
-    }
-  }
-  return rows;
-}
-
-void add(std::span<const float> row, std::span<const uint32_t> entries, Moments& moments) {
-  for (const uint32_t i : entries) {
-    const auto value = static_cast<double>(row[i]);
-    moments.sum += value;
-    moments.squares += value * value;
-  }
-}
-
-/// Walks one owner's chain over one row; adds the moments of the set at every boundary.
-void walk(std::span<const float> row, const KeptChain& chain,
-          const std::function<void(size_t, const Moments&)>& at_boundary) {
-  Moments moments;
-  int64_t begin = 0;
-  for (size_t b = 0; b < chain.end.size(); ++b) {
-    add(row, std::span(chain.order).subspan(begin, chain.end[b] - begin), moments);
-    begin = chain.end[b];
-    at_boundary(b, moments);
-  }
-}
-
-/// Calls body(kv head, first step, rows, importance rows) for tiles of later steps.
-void for_tiles(LayerWork& work, int64_t columns, const float* importance, int64_t stride,
-               const std::function<void(int, int64_t, int64_t, const Table<float>&)>& body) {
-  const AttentionPass pass{
-      .positions = work.info().later_queries(), .look_ahead = true, .columns = columns};
-  for_each_attention_block(work, pass, [&](const AttentionBlock& block, int64_t first_row) {
-    body(block.kv_head, first_row, block.rows, importance_rows(block, importance, stride));
-  });
-}
-
-}  // namespace
-
-std::vector<std::vector<Moments>> set_moments(LayerWork& work, const std::vector<ReplayPlan>& plans,
-                                              const float* importance, int64_t stride) {
-  size_t sets = 0;
-  for (const ReplayPlan& plan : plans) sets += static_cast<size_t>(plan.boundaries());
-  std::vector<std::vector<Moments>> moments(sets, std::vector<Moments>(work.info().steps()));
-  const int group = work.group_size();
-  for_tiles(work, work.entries(), importance, stride,
-            [&](int kv, int64_t t0, int64_t rows, const Table<float>& tile) {
-    // One step per iteration: every sum belongs to one thread.
-    parallel_for(rows, [&](int64_t r) {
-      size_t first_set = 0;
-      for (const ReplayPlan& plan : plans) {
-        for (int x = 0; x < group; ++x) {
-          const int owner = plan.per_query_head ? kv * group + x : kv;
-          walk(tile.row(x * rows + r), plan.owners[owner],
-               [&](size_t boundary, const Moments& part) {
-            Moments& sum = moments[first_set + boundary][t0 + r];
-            sum.sum += part.sum;
-            sum.squares += part.squares;
-          });
-        }
-        first_set += static_cast<size_t>(plan.boundaries());
-      }
-    });
-  });
-  return moments;
-}
-
-std::vector<Moments> later_moments(LayerWork& work, const float* importance, int64_t stride) {
-  std::vector<Moments> moments(work.info().steps());
-  for_tiles(work, work.info().total_len, importance, stride,
-            [&](int, int64_t t0, int64_t rows, const Table<float>& tile) {
-    for (int64_t row = 0; row < tile.rows(); ++row) {
-      Moments& sum = moments[t0 + row % rows];
-      for (const float value : tile.row(row).subspan(work.entries())) {
-        sum.sum += static_cast<double>(value);
-        sum.squares += static_cast<double>(value) * static_cast<double>(value);
-      }
-    }
-  });
-  return moments;
-}
 
 double importance_pearson(const Moments& all, const Moments& kept, double count) {
   // With y = x on kept entries and 0 elsewhere, sum(xy) = sum(y^2).
@@ -123,12 +33,8 @@ const DeclareMeasure measure(
 
 /// Replay plan of one set: every entry, for every KV head.
 ReplayPlan everything(const LayerWork& work) {
-  KeptChain chain;
-  for (int64_t i = 0; i < work.entries(); ++i) chain.order.push_back(static_cast<uint32_t>(i));
-  chain.end = {work.entries()};
   ReplayPlan plan;
-  plan.masses_only = true;
-  plan.owners.assign(work.kv_heads(), chain);
+  plan.owners.assign(work.kv_heads(), {ascending<uint32_t>(work.entries()), {work.entries()}});
   return plan;
 }
 
@@ -139,15 +45,27 @@ struct SeenMoments {
 };
 
 /// Moments of importance for each outcome of a layer's prefill replay, in the scope of the run.
+/// Streams rows of attention from the backend.
 class LayerMoments {
  public:
   LayerMoments(LayerWork& work, const PrefillReplay& replay, Scope scope)
       : work_(work), replay_(replay), scope_(scope) {
     std::vector<ReplayPlan> plans = replay.plans().plans;
     plans.push_back(everything(work));
-    const Table<float>& importance = replay.importance();
-    sets_ = set_moments(work, plans, importance.data(), importance.columns());
-    if (scope == Scope::all) later_ = later_moments(work, importance.data(), importance.columns());
+    const std::vector<Moments> none(work.info().steps());
+    for (const ReplayPlan& plan : plans) sets_.resize(sets_.size() + plan.boundaries(), none);
+    if (scope == Scope::all) later_ = none;
+    const AttentionPass pass{
+        .positions = work.info().later_queries(),
+        .look_ahead = true,
+        .columns = scope == Scope::all ? work.info().total_len : work.entries()};
+    for_each_attention_block(work, pass, [&](const AttentionBlock& block, int64_t first_step) {
+      // One step per iteration: every sum belongs to one thread.
+      parallel_for(block.rows, [&](int64_t r) {
+        for (int x = 0; x < block.heads; ++x)
+          add_row(block, x, r, plans, static_cast<size_t>(first_step + r));
+      });
+    });
   }
 
   /// `kept`: when it was seen in the replay, since no set of a plan stands for it.
@@ -166,6 +84,28 @@ class LayerMoments {
   }
 
  private:
+  /// Walks the chain of every plan over one row of a head.
+  void add_row(const AttentionBlock& block, int x, int64_t r, const std::vector<ReplayPlan>& plans,
+               size_t step) {
+    const int head = block.kv_head * block.heads + x;
+    const auto weight = replay_.importance().row(head);
+    const float* const attention = block.attention_row(x, r);
+    const auto importance = [&](int64_t i) {
+      return static_cast<double>(attention[i] * weight[i]);
+    };
+    size_t set = 0;
+    for (const ReplayPlan& plan : plans) {
+      const KeptChain& chain = plan.owners[plan.per_query_head ? head : block.kv_head];
+      Moments moments;
+      int64_t at = 0;
+      for (const int64_t end : chain.end) {
+        for (; at < end; ++at) moments.add(importance(chain.order[at]));
+        sets_[set++][step] += moments;
+      }
+    }
+    for (int64_t i = work_.entries(); !later_.empty() && i < block.columns; ++i)
+      later_[step].add(importance(i));
+  }
   std::vector<double> pairs(const ReplayOutcome& outcome) const {
     const TraceInfo& info = work_.info();
     std::vector<double> counts(info.steps(),
@@ -188,10 +128,7 @@ class LayerMoments {
     return set < 0 ? sets_.back() : sets_[set];
   }
   std::vector<Moments> with_later(std::vector<Moments> moments) const {
-    for (size_t t = 0; t < later_.size(); ++t) {
-      moments[t].sum += later_[t].sum;
-      moments[t].squares += later_[t].squares;
-    }
+    for (size_t t = 0; t < later_.size(); ++t) moments[t] += later_[t];
     return moments;
   }
 

@@ -1,11 +1,9 @@
 #include <Eigen/Core>
 
-#include "analysis/formulas.hpp"
 #include "analysis/measure.hpp"
-#include "analysis/statistics.hpp"
 #include "sim/core/numbers.hpp"
 
-namespace kvsim {
+namespace kvsim::measures::locality {
 namespace {
 
 constexpr int64_t kWindow = 16;
@@ -44,52 +42,6 @@ double within_windows(const Eigen::MatrixXd& gram, const std::vector<int64_t>& o
   return sum / static_cast<double>(order.size() / kWindow);
 }
 
-}  // namespace
-
-Locality::Locality(int query_heads, int64_t entries, int64_t steps, uint64_t seed)
-    : entries_(entries), used_(steps < kFewestSteps ? 0 : steps / kWindow * kWindow),
-      results_(query_heads, {kUndefined, kUndefined, kUndefined}) {
-  orders_.push_back(ascending<int64_t>(used_));
-  for (uint64_t a = 0; a < kOrders; ++a) {
-    const auto draw = [&](int64_t step) {
-      return uniform(seed, a, static_cast<uint64_t>(step), 0);
-    };
-    auto order = ascending<int64_t>(used_);
-    std::stable_sort(order.begin(), order.end(),
-                     [&](int64_t x, int64_t y) { return draw(x) < draw(y); });
-    orders_.push_back(order);
-  }
-}
-
-void Locality::add(const AttentionBlock& block, int64_t first_row) {
-  if (used_ == 0) return;
-  if (first_row == 0) rows_.assign(block.heads, Table<float>(used_, entries_));
-  const int64_t rows = std::min(block.rows, used_ - first_row);
-  for (int x = 0; x < block.heads; ++x)
-    for (int64_t r = 0; r < rows; ++r)
-      std::copy_n(block.attention_row(x, r), entries_, rows_[x].row(first_row + r).begin());
-  if (first_row >= used_ || first_row + block.rows < used_) return;  // not the last of them
-  parallel_for(block.heads,
-               [&](int64_t x) { results_[block.kv_head * block.heads + x] = measure(rows_[x]); });
-}
-
-Locality::Result Locality::measure(const Table<float>& rows) const {
-  const Eigen::MatrixXd gram = centred_gram(rows);
-  const double total = gram.trace() / static_cast<double>(used_);
-  if (total == 0) return {kUndefined, kUndefined, kUndefined};
-  Result result;
-  result.within = within_windows(gram, orders_.front()) / total;
-  for (size_t a = 1; a < orders_.size(); ++a)
-    result.permuted += within_windows(gram, orders_[a]) / total / kOrders;
-  result.locality = 1 - result.within / result.permuted;
-  return result;
-}
-
-}  // namespace kvsim
-
-namespace kvsim::measures::locality {
-namespace {
-
 constexpr const char* kHead = "layer head";
 const DeclareMeasure measure(
     {.name = "locality", .place = 540, .whole = true},
@@ -101,24 +53,66 @@ const DeclareMeasure measure(
      {"locality_permuted", kHead, "1", "the same for random orders of the steps",
       "mean of 20 orders"}});
 
-struct LocalityMeasure : MeasureOfRows<Locality> {
-  using MeasureOfRows::MeasureOfRows;
+/// Are an entry's attention scores alike at neighbouring steps (metrics.md 5.3)? The windows' sums
+/// come from the Gram matrix of the steps, so that every order costs no more than adding up its
+/// blocks. Holds the rows of one KV head's queries, g * T * n floats.
+struct Locality : Measure {
+  explicit Locality(const MeasureRun& run)
+      : Measure(run),
+        used_(run.info.steps() < kFewestSteps ? 0 : run.info.steps() / kWindow * kWindow) {
+    orders_.push_back(ascending<int64_t>(used_));
+    for (uint64_t a = 0; a < kOrders; ++a) {
+      auto order = orders_.front();
+      std::ranges::stable_sort(order, {}, [&](int64_t step) {
+        return uniform(run.options.seed, a, static_cast<uint64_t>(step), 0);
+      });
+      orders_.push_back(order);
+    }
+  }
 
   MeasureNeeds needs() const override { return {.attention_columns = run().info.prompt_len}; }
-  void start_rows(const MeasuredLayer& layer) override {
-    seen_.emplace(layer.work.query_heads(), run().info.prompt_len, run().info.steps(),
-                  run().options.seed);
+  void start_rows(const MeasuredLayer& layer) override { found_.resize(layer.work.query_heads()); }
+  void see_rows(const AttentionBlock& rows, int64_t first_step) override {
+    if (used_ == 0) return;
+    const int64_t entries = run().info.prompt_len;
+    if (first_step == 0) rows_.assign(rows.heads, Table<float>(used_, entries));
+    for (int x = 0; x < rows.heads; ++x)
+      for (int64_t r = 0; r < std::min(rows.rows, used_ - first_step); ++r)
+        std::copy_n(rows.attention_row(x, r), entries, rows_[x].row(first_step + r).begin());
+    if (first_step >= used_ || first_step + rows.rows < used_) return;  // not the last of them
+    parallel_for(rows.heads,
+                 [&](int64_t x) { found_[rows.kv_head * rows.heads + x] = measured(rows_[x]); });
   }
   void finish(const MeasuredLayer& layer, MeasureResults& results) override {
     for (int h = 0; h < layer.work.query_heads(); ++h) {
-      const Locality::Result& head = seen_->result(h);
-      results.set("locality", {layer.index, h}, head.locality);
-      results.set("locality_within", {layer.index, h}, head.within);
-      results.set("locality_permuted", {layer.index, h}, head.permuted);
+      const auto [within, permuted] = found_[h];
+      results.set("locality", {layer.index, h}, 1 - within / permuted);
+      results.set("locality_within", {layer.index, h}, within);
+      results.set("locality_permuted", {layer.index, h}, permuted);
     }
   }
+
+ private:
+  /// Variance within windows over the total one: as the steps are, and of random orders.
+  struct Found {
+    double within = kUndefined, permuted = kUndefined;
+  };
+  Found measured(const Table<float>& rows) const {
+    const Eigen::MatrixXd gram = centred_gram(rows);
+    const double total = gram.trace() / static_cast<double>(used_);
+    if (total == 0) return {};
+    Found found{within_windows(gram, orders_.front()) / total, 0};
+    for (size_t a = 1; a < orders_.size(); ++a)
+      found.permuted += within_windows(gram, orders_[a]) / total / kOrders;
+    return found;
+  }
+
+  int64_t used_;                              ///< steps in whole windows; 0: too few
+  std::vector<std::vector<int64_t>> orders_;  ///< as they are, then the random ones
+  std::vector<Table<float>> rows_;            ///< [used][n] of each head of the KV head at work
+  std::vector<Found> found_;                  ///< [Hq]
 };
-const RegisterMeasure<LocalityMeasure> registered(measure);
+const RegisterMeasure<Locality> registered(measure);
 
 }  // namespace
 }  // namespace kvsim::measures::locality

@@ -276,19 +276,6 @@ class Measure {
   const MeasureRun& run_;
 };
 
-/// One that adds up rows of a layer's attention: start_rows() makes `seen_` anew.
-template <class Seen>
-class MeasureOfRows : public Measure {
- public:
-  using Measure::Measure;
-  void see_rows(const AttentionBlock& rows, int64_t first_step) override {
-    seen_->add(rows, first_step);
-  }
-
- protected:
-  std::optional<Seen> seen_;
-};
-
 struct MeasureInfo {
   const char* name;
   int place;           ///< order of measures in results files and in docs/results.md

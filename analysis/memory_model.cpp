@@ -302,10 +302,8 @@ struct Memory : Measure {
       results.set("bytes_paged", at, use.bytes_paged);
       results.set("bytes_in_place", at, use.bytes_in_place);
       results.set("bytes_peak", at, use.bytes_peak);
-      if (results.has("bytes_latent")) {
-        results.set("bytes_latent", at, use.bytes_latent);
-        results.set("compression_latent", at, use.bytes_latent_full / use.bytes_latent);
-      }
+      results.set("bytes_latent", at, use.bytes_latent);
+      results.set("compression_latent", at, use.bytes_latent_full / use.bytes_latent);
       results.set("compression", at, use.compression);
       // The roofline reads all that is held.
       const Record& record = run().options.records[cell.record];

@@ -32,35 +32,6 @@ void add_best_set(const Table<float>& gain, std::span<const double> mu, int64_t 
 
 }  // namespace
 
-ImportanceGains importance_gains(LayerWork& work, const float* importance, int64_t stride,
-                                 std::span<const double> total, std::span<const double> base,
-                                 bool per_query_head) {
-  const int group = work.group_size();
-  const auto steps = std::ssize(total);
-  ImportanceGains gains;
-  gains.base.assign(base.begin(), base.end());
-  gains.owners.assign(per_query_head ? work.query_heads() : work.kv_heads(),
-                      Table<float>(steps, work.entries()));
-  const AttentionPass pass{.positions = work.info().later_queries(), .look_ahead = true};
-  for_each_attention_block(work, pass, [&](const AttentionBlock& block, int64_t first_row) {
-    for (int x = 0; x < group; ++x) {
-      const int head = block.kv_head * group + x;
-      Table<float>& gain = gains.owners[per_query_head ? head : block.kv_head];
-      const float* weight = importance + head * stride;
-      for (int64_t r = 0; r < block.rows; ++r) {
-        const double z = total[first_row + r];
-        const float* attention = block.attention_row(x, r);
-        const auto out = gain.row(first_row + r);
-        for (size_t i = 0; z != 0 && i < out.size(); ++i) {
-          const double share = static_cast<double>(attention[i]) * static_cast<double>(weight[i]);
-          out[i] += static_cast<float>(share / z);
-        }
-      }
-    }
-  });
-  return gains;
-}
-
 double minmax_bound(const ImportanceGains& gains, int64_t budget) {
   const size_t steps = gains.base.size();
   std::vector<double> mu(steps, 1 / static_cast<double>(steps));
@@ -173,9 +144,7 @@ struct MinmaxBound : Measure {
     for (const bool per_query_head : {false, true}) {
       const std::vector<ReplayCell> cells = static_cells(layer, per_query_head);
       if (cells.empty()) continue;
-      const ImportanceGains gains = importance_gains(layer.work, importance.data(),
-                                                     importance.columns(), total_, later_share_,
-                                                     per_query_head);
+      const ImportanceGains gains = gains_of(layer.work, importance, per_query_head);
       const std::vector<Budget>& budgets = run().options.budgets;
       for (size_t b = 0; b < budgets.size(); ++b) {
         const double bound = kvsim::minmax_bound(gains, budgets[b].entries(layer.work.entries()));
@@ -196,6 +165,32 @@ struct MinmaxBound : Measure {
       });
     }
     return cells;
+  }
+
+  ImportanceGains gains_of(LayerWork& work, const Table<float>& importance,
+                           bool per_query_head) const {
+    ImportanceGains gains;
+    gains.base = later_share_;
+    gains.owners.assign(per_query_head ? work.query_heads() : work.kv_heads(),
+                        Table<float>(std::ssize(total_), work.entries()));
+    const AttentionPass pass{.positions = work.info().later_queries(), .look_ahead = true};
+    for_each_attention_block(work, pass, [&](const AttentionBlock& block, int64_t first_row) {
+      for (int x = 0; x < block.heads; ++x) {
+        const int head = block.kv_head * block.heads + x;
+        Table<float>& gain = gains.owners[per_query_head ? head : block.kv_head];
+        const auto weight = importance.row(head);
+        for (int64_t r = 0; r < block.rows; ++r) {
+          const double z = total_[first_row + r];
+          const float* attention = block.attention_row(x, r);
+          const auto out = gain.row(first_row + r);
+          for (size_t i = 0; z != 0 && i < out.size(); ++i) {
+            const double share = static_cast<double>(attention[i]) * static_cast<double>(weight[i]);
+            out[i] += static_cast<float>(share / z);
+          }
+        }
+      }
+    });
+    return gains;
   }
 
   std::vector<double> total_;        ///< [T] importance of all entries in the scope prompt or all

@@ -17,28 +17,6 @@ double share_below(std::span<const double> a, std::span<const double> b) {
 
 }  // namespace
 
-TrueRisk::TrueRisk(int kv_heads, int64_t entries, const float* importance, int64_t stride)
-    : importance_(importance), stride_(stride), risk_(kv_heads, entries) {}
-
-void TrueRisk::add(const AttentionBlock& block, int64_t) {
-  constexpr int64_t kTile = 512;
-  const auto risk = risk_.row(block.kv_head);
-  const auto entries = std::ssize(risk);
-  parallel_for((entries + kTile - 1) / kTile, [&](int64_t tile) {
-    const int64_t end = std::min(entries, (tile + 1) * kTile);
-    for (int x = 0; x < block.heads; ++x) {
-      const float* weight = importance_ + (block.kv_head * block.heads + x) * stride_;
-      for (int64_t r = 0; r < block.rows; ++r) {
-        const float* row = block.attention_row(x, r);
-        for (int64_t i = tile * kTile; i < end; ++i) {
-          double& largest = risk[i];
-          largest = std::max(largest, static_cast<double>(row[i]) * static_cast<double>(weight[i]));
-        }
-      }
-    }
-  });
-}
-
 RiskQuality risk_quality(std::span<const double> estimate, std::span<const double> risk,
                          std::span<const double> prior) {
   std::vector<double> ratios;
@@ -48,6 +26,9 @@ RiskQuality risk_quality(std::span<const double> estimate, std::span<const doubl
           prior.empty() ? kUndefined : share_below(risk, prior)};
 }
 
+}  // namespace kvsim
+
+namespace kvsim::measures::risk {
 namespace {
 
 /// Ways to estimate an entry's risk from the window of the prompt: scores of records. One query,
@@ -60,81 +41,6 @@ constexpr struct {
                    {"max", "importance,aggregate=max,group=max"},
                    {"max_prior", "importance,aggregate=max,group=max,prior=head-mean"},
                    {"defensivekv", "defensivekv"}};
-
-/// Estimates of one estimator on one layer. Columns outside the candidates mean nothing.
-struct RiskEstimates {
-  Range candidates;        ///< of the prompt's entries
-  Table<double> estimate;  ///< [Hkv][n]
-  Table<double> prior;     ///< [Hkv][n] what the estimate would be at the prior; empty: none
-};
-
-/// Where each score would be if it were at the prior: the mean of the head's unclamped scores,
-/// times the weight of the entry where the record has one.
-Table<double> priors(LayerWork& work, const ScoredLayer& scored, const Settings& settings,
-                     Range candidates) {
-  const auto& weight = chosen<Weight>(settings);
-  Table<double> prior(scored.owners(), scored.entries(), 1.0);
-  if (!weight.changes_nothing()) prior = weight.weights(work, false);
-  for (int64_t owner = 0; owner < prior.rows(); ++owner) {
-    const auto unclamped = scored.unweighted_raw.row(owner).subspan(candidates.begin,
-                                                                    candidates.size());
-    const double mean = std::accumulate(unclamped.begin(), unclamped.end(), 0.0) /
-                        static_cast<double>(candidates.size());
-    for (double& value : prior.row(owner)) value *= mean;
-  }
-  return prior;
-}
-
-/// Scores of all estimators; everything given must outlive it.
-class RiskScores {
- public:
-  RiskScores(const TraceInfo& info, std::vector<int> layers, const SideFiles& files)
-      : info_(info), files_(files), layers_(std::move(layers)), budgets_{Budget::parse("0.5")},
-        preparation_(info_, layers_, budgets_) {
-    for (const auto& estimator : kEstimators)
-      records_.push_back(preparation_.prepare(Record::parse(estimator.record)));
-  }
-
-  /// Entries of a KV head that have an estimate.
-  Range candidates() const {
-    return preparation_.plans()[records_.front().budgets.front().plan].segments.front().candidates;
-  }
-
-  std::vector<RiskEstimates> of_layer(LayerWork& work) const {
-    std::vector<ScorePlan> plans;
-    for (const PreparedRecord& record : records_) {
-      plans.push_back(preparation_.plans()[record.budgets.front().plan]);
-      plans.back().wants_unweighted = true;
-    }
-    std::vector<const ScorePlan*> pointers;
-    for (const ScorePlan& plan : plans) pointers.push_back(&plan);
-    const auto results = score_layer(work, files_, 0, pointers);
-    std::vector<RiskEstimates> estimates;
-    for (size_t p = 0; p < plans.size(); ++p) {
-      const ScoredLayer& scored = *results[p].front();
-      const Settings& settings = plans[p].settings;
-      const bool has_prior = !chosen<Prior>(settings).changes_nothing();
-      estimates.push_back(
-          {candidates(), scored.score,
-           has_prior ? priors(work, scored, settings, candidates()) : Table<double>()});
-    }
-    return estimates;
-  }
-
- private:
-  const TraceInfo& info_;
-  const SideFiles& files_;
-  std::vector<int> layers_;
-  std::vector<Budget> budgets_;
-  Preparation preparation_;
-  std::vector<PreparedRecord> records_;
-};
-
-}  // namespace
-}  // namespace kvsim
-
-namespace kvsim::measures::risk {
-namespace {
 
 constexpr int64_t kSamples = 512;  // of (estimate, true risk) pairs per layer
 constexpr const char* kEstimator = "layer estimator";
@@ -179,38 +85,89 @@ const DeclareMeasure measure(
      {"risk_estimate", "layer estimator sample", "model units",
       "estimated risk of the same entries", "the score of the estimator's record"}});
 
-struct RiskMeasure : MeasureOfRows<TrueRisk> {
-  explicit RiskMeasure(const MeasureRun& run)
-      : MeasureOfRows(run), scores_(run.info, run.options.layers, run.files) {}
+/// Where each score would be if it were at the prior: the mean of the head's unclamped scores,
+/// times the weight of the entry where the record has one.
+Table<double> priors(LayerWork& work, const ScoredLayer& scored, const Settings& settings,
+                     Range candidates) {
+  const auto& weight = chosen<Weight>(settings);
+  Table<double> prior(scored.owners(), scored.entries(), 1.0);
+  if (!weight.changes_nothing()) prior = weight.weights(work, false);
+  for (int64_t owner = 0; owner < prior.rows(); ++owner) {
+    const auto unclamped = scored.unweighted_raw.row(owner).subspan(candidates.begin,
+                                                                    candidates.size());
+    const double mean = std::accumulate(unclamped.begin(), unclamped.end(), 0.0) /
+                        static_cast<double>(candidates.size());
+    for (double& value : prior.row(owner)) value *= mean;
+  }
+  return prior;
+}
+
+/// True risk of an entry (DefensiveKV 3.1): the largest importance that it ever has for a later
+/// query of any head that shares it. Beside it stand the scores of all estimators.
+struct Risk : Measure {
+  explicit Risk(const MeasureRun& run)
+      : Measure(run), preparation_(run.info, run.options.layers, budgets_) {
+    for (const std::string& record : records_of_estimators())
+      records_.push_back(preparation_.prepare(Record::parse(record)));
+    candidates_ = plan_of(records_.front()).segments.front().candidates;
+  }
 
   MeasureNeeds needs() const override { return {.attention_columns = run().info.prompt_len}; }
   void start_rows(const MeasuredLayer& layer) override {
-    const Table<float>& importance = layer.replay.prefill().importance();
-    seen_.emplace(layer.work.kv_heads(), run().info.prompt_len, importance.data(),
-                  importance.columns());
+    importance_ = &layer.replay.prefill().importance();
+    risk_ = Table<double>(layer.work.kv_heads(), run().info.prompt_len);
+  }
+  void see_rows(const AttentionBlock& rows, int64_t /*first_step*/) override {
+    constexpr int64_t kTile = 512;
+    const auto risk = risk_.row(rows.kv_head);
+    const auto entries = std::ssize(risk);
+    parallel_for((entries + kTile - 1) / kTile, [&](int64_t tile) {
+      const int64_t end = std::min(entries, (tile + 1) * kTile);
+      for (int x = 0; x < rows.heads; ++x) {
+        const auto weight = importance_->row(rows.kv_head * rows.heads + x);
+        for (int64_t r = 0; r < rows.rows; ++r) {
+          const float* row = rows.attention_row(x, r);
+          for (int64_t i = tile * kTile; i < end; ++i)
+            risk[i] = std::max(risk[i],
+                               static_cast<double>(row[i]) * static_cast<double>(weight[i]));
+        }
+      }
+    });
   }
   void finish(const MeasuredLayer& layer, MeasureResults& results) override {
-    const std::vector<RiskEstimates> estimates = scores_.of_layer(layer.work);
-    take_samples(seen_->risk(), results.row("risk_true", {layer.index}));
-    for (int64_t e = 0; e < std::ssize(estimates); ++e) {
-      write_quality(estimates[e], {layer.index, e}, results);
-      take_samples(estimates[e].estimate, results.row("risk_estimate", {layer.index, e}));
+    std::vector<ScorePlan> plans;
+    for (const PreparedRecord& record : records_) {
+      plans.push_back(plan_of(record));
+      plans.back().wants_unweighted = true;
+    }
+    std::vector<const ScorePlan*> pointers;
+    for (const ScorePlan& plan : plans) pointers.push_back(&plan);
+    const auto scored = score_layer(layer.work, run().files, 0, pointers);
+    take_samples(risk_, results.row("risk_true", {layer.index}));
+    for (int64_t e = 0; e < std::ssize(plans); ++e) {
+      const ScoredLayer& own = *scored[e].front();
+      Table<double> prior;  // none for most
+      if (!chosen<Prior>(plans[e].settings).changes_nothing())
+        prior = priors(layer.work, own, plans[e].settings, candidates_);
+      write_quality(own.score, prior, {layer.index, e}, results);
+      take_samples(own.score, results.row("risk_estimate", {layer.index, e}));
     }
   }
 
  private:
-  void write_quality(const RiskEstimates& estimates, std::initializer_list<int64_t> at,
-                     MeasureResults& results) const {
-    const Range candidates = scores_.candidates();
+  const ScorePlan& plan_of(const PreparedRecord& record) const {
+    return preparation_.plans()[record.budgets.front().plan];
+  }
+
+  void write_quality(const Table<double>& estimate, const Table<double>& prior,
+                     std::initializer_list<int64_t> at, MeasureResults& results) const {
     const auto cut = [&](const Table<double>& table, int64_t kv) {
       return table.empty() ? std::span<const double>()
-                           : table.row(kv).subspan(candidates.begin, candidates.size());
+                           : table.row(kv).subspan(candidates_.begin, candidates_.size());
     };
-    const Table<double>& risk = seen_->risk();
     std::vector<double> ranks, ratio, under, exceeds;
-    for (int64_t kv = 0; kv < risk.rows(); ++kv) {
-      const RiskQuality quality = risk_quality(cut(estimates.estimate, kv), cut(risk, kv),
-                                               cut(estimates.prior, kv));
+    for (int64_t kv = 0; kv < risk_.rows(); ++kv) {
+      const RiskQuality quality = risk_quality(cut(estimate, kv), cut(risk_, kv), cut(prior, kv));
       ranks.push_back(quality.spearman);
       ratio.push_back(quality.log_ratio_median);
       under.push_back(quality.underestimated);
@@ -224,17 +181,21 @@ struct RiskMeasure : MeasureOfRows<TrueRisk> {
 
   /// Entries evenly spaced over the candidates of all KV heads.
   void take_samples(const Table<double>& table, std::span<double> out) const {
-    const Range candidates = scores_.candidates();
-    const auto count = candidates.size() == 0 ? 0 : std::ssize(out);
+    const auto count = candidates_.size() == 0 ? 0 : std::ssize(out);
     for (int64_t k = 0; k < count; ++k) {
-      const int64_t at = k * table.rows() * candidates.size() / count;
-      out[k] = table(at / candidates.size(), candidates.begin + at % candidates.size());
+      const int64_t at = k * table.rows() * candidates_.size() / count;
+      out[k] = table(at / candidates_.size(), candidates_.begin + at % candidates_.size());
     }
   }
 
-  RiskScores scores_;
+  std::vector<Budget> budgets_ = {Budget::parse("0.5")};
+  Preparation preparation_;
+  std::vector<PreparedRecord> records_;  ///< of the estimators
+  Range candidates_;                     ///< entries of a KV head that have an estimate
+  const Table<float>* importance_ = nullptr;
+  Table<double> risk_;  ///< [Hkv][n] R*
 };
-const RegisterMeasure<RiskMeasure> registered(measure);
+const RegisterMeasure<Risk> registered(measure);
 
 }  // namespace
 }  // namespace kvsim::measures::risk

@@ -9,10 +9,7 @@ using namespace kvsim;
 namespace {
 Moments moments_of(const std::vector<double>& values) {
   Moments moments;
-  for (const double value : values) {
-    moments.sum += value;
-    moments.squares += value * value;
-  }
+  for (const double value : values) moments.add(value);
   return moments;
 }
 }  // namespace
