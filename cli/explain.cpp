@@ -267,7 +267,7 @@ void write_details(const Values& values, const std::string& path, size_t files,
     bad_data({"not the trace of these results", trace, "another content",
               results.text_attribute("trace_digest"), "`kvsim report --no-trace` does without"});
   Progress progress(fs::path(trace).filename().string());
-  const DetailHooks hooks = {
+  const StudyHooks hooks = {
       .message = [&](const std::string& text) { note(path + ": " + text); },
       .progress = [&](double done, const std::string& what) { progress.update(done, what); }};
   const std::unique_ptr<Backend> backend = make_cpu_backend();

@@ -11,7 +11,6 @@
 #include "io/trace_reader.hpp"
 #include "run/study/known_results.hpp"
 #include "run/study/study.hpp"
-#include "run/trace/trace_files.hpp"
 
 namespace kvsim::cli::inspect_command {
 namespace {
@@ -71,6 +70,32 @@ std::string rope_text(const TraceInfo& info) {
   for (const auto& [kind, list] : layers)
     text += (text.empty() ? "" : "; ") + kind + ": layers " + list;
   return text;
+}
+
+/// Ascending positions as half-open runs.
+std::vector<Range> runs_of(const std::vector<int64_t>& positions) {
+  std::vector<Range> runs;
+  for (const int64_t position : positions) {
+    if (!runs.empty() && runs.back().end == position) {
+      ++runs.back().end;
+    } else {
+      runs.push_back({position, position + 1});
+    }
+  }
+  return runs;
+}
+
+/// "0-4055, 4200" for runs, a few of them.
+std::string runs_text(const std::vector<int64_t>& positions) {
+  constexpr size_t kMost = 6;
+  const std::vector<Range> runs = runs_of(positions);
+  std::string text;
+  for (size_t r = 0; r < runs.size(); ++r) {
+    if (r == kMost) return text + ", ...";
+    text += (r > 0 ? ", " : "") + std::to_string(runs[r].begin);
+    if (runs[r].size() > 1) text += "-" + std::to_string(runs[r].end - 1);
+  }
+  return text.empty() ? "none" : text;
 }
 
 void print_run(const TraceReader& trace) {
@@ -158,8 +183,7 @@ void print_wrapped(const std::string& indent, const std::vector<std::string>& na
 }
 
 void print_uses(const TraceReader& trace) {
-  for (const TraceUseGroup& group : trace_use_groups()) {
-    const std::vector<TraceUse> uses = group.list(trace);
+  for (const auto& [by, uses] : trace_uses(trace)) {
     // Names that are served without conditions share lines; the others have something to say.
     std::vector<std::string> plain;
     size_t width = 0;
@@ -169,7 +193,7 @@ void print_uses(const TraceReader& trace) {
       else
         width = std::max(width, use.name.size());
     }
-    fmt::print("\nenough for, by {}\n", group.title);
+    fmt::print("\nenough for, by {}\n", by);
     print_wrapped("  yes  ", plain);
     for (const TraceUse& use : uses)
       if (!use.served || !use.detail.empty())
@@ -277,12 +301,10 @@ void print_json(const TraceReader& trace, const std::vector<PolicyAnswer>& answe
                                   {"check_token", probe.check_token}});
   }
   for (const LayerHeader& layer : trace.headers()) document["layers"].push_back(layer_json(layer));
-  for (const TraceUseGroup& group : trace_use_groups())
-    for (const TraceUse& use : group.list(trace))
-      document["uses"].push_back({{"group", group.title},
-                                  {"name", use.name},
-                                  {"served", use.served},
-                                  {"detail", use.detail}});
+  for (const auto& [by, uses] : trace_uses(trace))
+    for (const TraceUse& use : uses)
+      document["uses"].push_back(
+          {{"group", by}, {"name", use.name}, {"served", use.served}, {"detail", use.detail}});
   for (const PolicyAnswer& answer : answers)
     document["policies"].push_back({{"policy", answer.typed},
                                     {"record", answer.record},

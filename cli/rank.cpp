@@ -140,7 +140,6 @@ int run(const Values& values) {
   }
   const TableForm form = table_form(values);
   for (const std::string& file : files) {
-    refuse_trace_as_results(file);
     const Dataset results = read_results(file);
     for (const char* axis : {"policy", "budget", "budget_label", "step"})
       if (!results.has(axis)) bad_data({"missing variable", file, "", axis});

@@ -86,6 +86,17 @@ std::string one_text(std::string_view variable, const std::string& typed) {
   return typed;
 }
 
+/// "one of A; B": what a variable names, a few dozen at most.
+std::string choices(const Dataset& results, const char* variable) {
+  const std::vector<std::string> known = names_of(results.at(variable));
+  if (!std::holds_alternative<std::vector<std::string>>(results.at(variable).values) &&
+      known.size() > kNumbersShown)
+    return fmt::format("one of {} from {} to {}", known.size(), known.front(), known.back());
+  const auto shown = std::span(known).first(std::min(known.size(), kNamesShown));
+  return fmt::format("one of {}{}", fmt::join(shown, "; "),
+                     shown.size() < known.size() ? "; ..." : "");
+}
+
 using Json = nlohmann::ordered_json;
 
 /// Cells of the record that differ from its preset; all of it where it is named otherwise.
@@ -250,11 +261,6 @@ std::string csv_cell(const Json& value) {
 
 }  // namespace
 
-void refuse_trace(const std::string& path) {
-  const std::optional<std::string> head = head_of(path);
-  if (head && head->starts_with(kHdf5)) refuse_trace_as_results(path);
-}
-
 Dataset open_netcdf(const std::string& path) {
   if (const std::optional<std::string> head = head_of(path)) {  // all else the reader refuses
     if (!head->starts_with(kHdf5))
@@ -276,16 +282,6 @@ std::string title_of(const Dataset& results) {
   const std::string form = results.text_attribute(kEqualBytes);
   return "What later tokens lose when the cache is compressed (open-loop replay)" +
          (form.empty() ? "" : "; budgets are shares of the full cache's bytes (" + form + ")");
-}
-
-std::string choices(const Dataset& results, const char* variable) {
-  const std::vector<std::string> known = names_of(results.at(variable));
-  if (!std::holds_alternative<std::vector<std::string>>(results.at(variable).values) &&
-      known.size() > kNumbersShown)
-    return fmt::format("one of {} from {} to {}", known.size(), known.front(), known.back());
-  const auto shown = std::span(known).first(std::min(known.size(), kNamesShown));
-  return fmt::format("one of {}{}", fmt::join(shown, "; "),
-                     shown.size() < known.size() ? "; ..." : "");
 }
 
 int64_t choice(const Values& values, const Dataset& results, const char* option,

@@ -14,14 +14,8 @@ Dataset open_netcdf(const std::string& path);
 /// A results file of a replay; bad data without these variables.
 Dataset open_results(const std::string& path, const std::vector<const char*>& variables);
 
-/// Bad data when it is a trace; all else is left to who reads it.
-void refuse_trace(const std::string& path);
-
 /// Caption of a table of these results in a paper.
 std::string title_of(const Dataset& results);
-
-/// "one of A; B": what a variable names, a few dozen at most.
-std::string choices(const Dataset& results, const char* variable);
 
 /// Index of what an option names among the values of a variable (texts or integers); -1 without the
 /// option. A name that the results do not have is bad data.

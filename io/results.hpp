@@ -11,9 +11,6 @@ inline constexpr const char* kResultsFile = "results file of kvsim";
 /// write_results() is bad data.
 Dataset read_results(const std::string& path);
 
-/// Bad data when this HDF5 file is a trace.
-void refuse_trace_as_results(const std::string& path);
-
 /// Writes a dataset as netCDF-4 (results-format of the design), so that xarray, netCDF-C and any
 /// HDF5 tool read it. The target appears when it is complete and not before. Callers check the
 /// target with check_target() before any work.

@@ -168,13 +168,7 @@ class Reader {
 
 }  // namespace
 
-void refuse_trace_as_results(const std::string& path) {
-  h5::silence_errors();
-  refuse_trace(h5::InputFile(path, kResultsFile));
-}
-
 Dataset read_results(const std::string& path) {
-  h5::silence_errors();
   Dataset found = Reader(path).read();
   if (const std::string relative = found.text_attribute(kTracePath); !relative.empty()) {
     const fs::path folder = fs::canonical(path).parent_path();

@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include "run/explain/explain.hpp"
-#include "run/study/study.hpp"
 
 namespace kvsim {
 namespace {
@@ -127,7 +126,7 @@ int64_t product(const Dataset& results, std::initializer_list<const char*> dimen
 /// The policies that can be replayed once more, by number; of the others a message says why not. A
 /// function in Python can be replayed by the process that has it alone.
 std::vector<int64_t> replayable(const Dataset& results, const TraceReader& reader,
-                                const DetailHooks& hooks) {
+                                const StudyHooks& hooks) {
   const auto& records = results.texts("policy");
   std::vector<int64_t> found;
   for (int64_t p = 0; p < results.size("policy"); ++p) {
@@ -175,7 +174,7 @@ void copy(const Dataset& from, const char* name, const std::vector<int64_t>& pol
 }
 
 void add_kept_sets(Dataset& details, const Dataset& results, const TraceReader& reader,
-                   Backend& backend, const DetailHooks& hooks) {
+                   Backend& backend, const StudyHooks& hooks) {
   const int64_t mask = product(results, {"policy", "budget", "layer", "head"}) *
                        reader.info().prompt_len;
   const bool per_head = !results.has("retained_importance_head") &&
@@ -206,8 +205,8 @@ void add_kept_sets(Dataset& details, const Dataset& results, const TraceReader& 
   }
 }
 
-}  // namespace
-
+/// Positions of at most `count` steps, ascending: the worst of every policy and budget come first,
+/// by stream error, or by retained importance (mean over layers) where that was not measured.
 std::vector<int64_t> worst_steps(const Dataset& results, int64_t count) {
   const auto& positions = results.values<int64_t>("step");
   const size_t steps = positions.size();
@@ -234,9 +233,12 @@ std::vector<int64_t> worst_steps(const Dataset& results, int64_t count) {
   return chosen;
 }
 
+/// The prompt entries of most importance at each of these steps, whatever a policy kept: the
+/// variables `entry` (layer, step, rank; -1: none) and `share` (layer, head, step, rank): share of
+/// the layer's importance over all prompt entries and query heads. Entries are chosen per layer,
+/// pooled over its heads, most first.
 Dataset looked_for(const Dataset& results, const TraceReader& reader,
-                   const std::vector<int64_t>& steps, int64_t most, Backend& backend,
-                   const DetailHooks& hooks) {
+                   const std::vector<int64_t>& steps, Backend& backend, const StudyHooks& hooks) {
   const auto& layers = results.values<int32_t>("layer");
   const int64_t heads = reader.info().num_query_heads, entries = reader.info().prompt_len;
   Dataset found;
@@ -245,7 +247,7 @@ Dataset looked_for(const Dataset& results, const TraceReader& reader,
   found.add_dimension("head", heads);
   found.add(results.at("head"));
   add_axis(found, "looked_step", steps, "position of the query");
-  add_axis(found, "rank", ascending<int64_t>(std::min(most, entries)), "most importance first");
+  add_axis(found, "rank", ascending<int64_t>(std::min(kRanks, entries)), "most importance first");
   const std::vector<std::string> entry = {"layer", "looked_step", "rank"};
   const std::vector<std::string> share = {"layer", "head", "looked_step", "rank"};
   add_variable(found, "entry", entry, std::vector<int64_t>(found.count(entry), -1),
@@ -268,11 +270,13 @@ Dataset looked_for(const Dataset& results, const TraceReader& reader,
   return found;
 }
 
+}  // namespace
+
 Dataset details_of(const Dataset& results, const TraceReader& reader, Backend& backend,
-                   const DetailHooks& hooks) {
+                   const StudyHooks& hooks) {
   const int64_t per_step = results.size("layer") * reader.info().num_query_heads * kRanks;
   Dataset details = looked_for(results, reader, worst_steps(results, kMostShares / per_step),
-                               kRanks, backend, hooks);
+                               backend, hooks);
   if (reader.has_token_text()) {
     std::vector<std::string> words = reader.token_text();
     add_axis(details, "token", ascending<int64_t>(std::ssize(words)), "position");

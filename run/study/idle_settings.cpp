@@ -2,9 +2,7 @@
 
 #include "analysis/ranking.hpp"
 #include "run/study/study.hpp"
-#include "run/trace/trace_files.hpp"
 #include "sim/policy/prepared_record.hpp"
-#include "sim/policy/presets.hpp"
 #include "sim/policy/record.hpp"
 #include "sim/stages/allocate/allocate.hpp"
 #include "sim/stages/merge/merge.hpp"
@@ -124,36 +122,4 @@ std::string idle_settings(const Dataset& results, const std::vector<Record>& rec
   return text;
 }
 
-namespace {
-
-constexpr const char* kBudget = "0.5";
-
-/// Which presets the trace can serve; the same check as before a replay. Files that a preset needs
-/// are not named yet, and so none is opened.
-std::vector<TraceUse> preset_uses(const TraceReader& trace) {
-  std::vector<TraceUse> uses;
-  StudyOptions options;
-  options.budgets = {Budget::parse(kBudget)};
-  options.layers = trace.info().layers;
-  for (const Preset& preset : presets()) {
-    options.records = {{preset.name, preset.variant, preset_settings(preset)}};
-    TraceUse use{preset_title(preset), true, ""};
-    for (const std::string& file : file_keys(options.records.front().settings))
-      use.detail = "with " + file + "=FILE";
-    try {
-      plan_study(trace, options);
-    } catch (const Error& error) {
-      const Error::Parts& parts = error.parts();
-      use.served = false;
-      use.detail = parts.expected.empty() ? parts.what : "needs " + parts.expected;
-    }
-    uses.push_back(std::move(use));
-  }
-  return uses;
-}
-
-const bool preset_uses_registered = register_trace_uses(
-    {.rank = 2, .title = std::string("preset, at a budget of ") + kBudget, .list = preset_uses});
-
-}  // namespace
 }  // namespace kvsim

@@ -13,6 +13,8 @@
 namespace kvsim {
 namespace {
 
+using nlohmann::ordered_json;
+
 const char* type_name(VariableType type) {
   switch (type) {
     case VariableType::float64: return "float64";
@@ -71,6 +73,34 @@ bool follows(const std::vector<Record>& records, const std::string& key, const s
   return distinct(records, {other, key}).size() == distinct(records, {other}).size();
 }
 
+/// Of the records of one preset.
+ordered_json axes_of(const std::vector<Record>& records) {
+  auto axes = ordered_json::array();
+  std::vector<std::string> varying;
+  for (const auto& [key, value] : records.at(0).settings.values())
+    if (distinct(records, {key}).size() > 1) varying.push_back(key);
+  const Settings original = preset_settings(*find_preset(records[0].preset, records[0].variant));
+  std::set<std::string> taken;
+  for (const std::string& key : varying) {
+    if (taken.contains(key)) continue;
+    std::vector<std::string> keys, own;
+    bool decided = false;
+    for (const std::string& other : varying) {
+      if (!follows(records, key, other)) continue;
+      if (follows(records, other, key)) {
+        keys.push_back(other);
+        own.push_back(original.text(other));
+      } else {
+        decided = true;
+      }
+    }
+    taken.insert(keys.begin(), keys.end());
+    if (!decided)
+      axes.push_back({{"keys", keys}, {"values", distinct(records, keys)}, {"default", own}});
+  }
+  return axes;
+}
+
 }  // namespace
 
 void check_known_results(const Dataset& results, const std::string& path) {
@@ -95,33 +125,6 @@ Dataset read_known_results(const std::string& path) {
   return results;
 }
 
-std::vector<GridAxis> grid_axes(const std::vector<Record>& records) {
-  std::vector<std::string> varying;
-  for (const auto& [key, value] : records.at(0).settings.values())
-    if (distinct(records, {key}).size() > 1) varying.push_back(key);
-  const Settings original = preset_settings(*find_preset(records[0].preset, records[0].variant));
-  std::set<std::string> taken;
-  std::vector<GridAxis> axes;
-  for (const std::string& key : varying) {
-    if (taken.contains(key)) continue;
-    GridAxis axis;
-    bool decided = false;
-    for (const std::string& other : varying) {
-      if (!follows(records, key, other)) continue;
-      if (follows(records, other, key)) {
-        axis.keys.push_back(other);
-        axis.original.push_back(original.text(other));
-      } else {
-        decided = true;
-      }
-    }
-    taken.insert(axis.keys.begin(), axis.keys.end());
-    axis.values = distinct(records, axis.keys);
-    if (!decided) axes.push_back(std::move(axis));
-  }
-  return axes;
-}
-
 std::string grid_axes_json(const std::vector<Record>& records) {
   std::vector<std::pair<std::string, std::vector<Record>>> presets;
   for (const Record& record : records) {
@@ -132,11 +135,9 @@ std::string grid_axes_json(const std::vector<Record>& records) {
     else
       found->second.push_back(record);
   }
-  auto json = nlohmann::ordered_json::object();
+  auto json = ordered_json::object();
   for (const auto& [preset, own] : presets)
-    for (const GridAxis& axis : grid_axes(own))
-      json[preset].push_back(
-          {{"keys", axis.keys}, {"values", axis.values}, {"default", axis.original}});
+    if (ordered_json axes = axes_of(own); !axes.empty()) json[preset] = std::move(axes);
   return json.dump();
 }
 

@@ -18,20 +18,10 @@ Dataset read_known_results(const std::string& path);
 /// Does it for results that were read already.
 void check_known_results(const Dataset& results, const std::string& path);
 
-/// Keys of a preset that change together from record to record. Rows of `values` have one text per
-/// key and come in the order of the records; `original` are the preset's own.
-struct GridAxis {
-  std::vector<std::string> keys;
-  std::vector<std::vector<std::string>> values;
-  std::vector<std::string> original;
-};
-
-/// The axes of the grid that the records of one preset make: one for all keys that go along with
-/// each other, as with `zip`, and none for a key that another one decides.
-std::vector<GridAxis> grid_axes(const std::vector<Record>& records);
-
-/// The attribute `axes` of results: {"PRESET[:VARIANT]": [{"keys", "values", "default"}]}; presets
-/// with one record are left out.
+/// The attribute `axes` of results: {"PRESET[:VARIANT]": [{"keys", "values", "default"}]}, the axes
+/// of the grid that the records of each preset make: one for all keys that go along with each
+/// other, as with `zip`, and none for a key that another one decides. Rows of `values` have one
+/// text per key and come in the order of the records; `default` are the preset's own.
 std::string grid_axes_json(const std::vector<Record>& records);
 
 }  // namespace kvsim

@@ -177,6 +177,19 @@ inline constexpr const char* kEqualBytes = "equal_bytes";
 std::vector<std::string> make_bytes_equal(const TraceReader& trace, Backend& backend,
                                           StudyOptions& options);
 
+/// Something a trace may be enough for.
+struct TraceUse {
+  std::string name;  ///< e.g. "schedule=decode", or a preset
+  bool served = false;
+  std::string detail;  ///< how far it is served, or what is missing
+};
+struct TraceUses {
+  std::string by;
+  std::vector<TraceUse> uses;
+};
+/// All that `kvsim inspect` prints of it.
+std::vector<TraceUses> trace_uses(const TraceReader& trace);
+
 inline constexpr const char* kIdleSettings = "without_effect";
 
 /// Settings that changed nothing in a replay, as the results show it: a budget at which a policy

@@ -1,6 +1,7 @@
 #pragma once
 #include <mutex>
 
+#include "io/side_files.hpp"
 #include "io/trace_reader.hpp"
 #include "sim/stages/scored_layer.hpp"
 
@@ -15,42 +16,27 @@ class TraceFiles : public SideFiles {
 
   /// Layers are read with these probes from now on.
   void read_probes(std::set<int> probes) { probes_ = std::move(probes); }
-  LayerTrace layer(int layer) const;
+  LayerTrace layer(int layer) const {
+    const std::lock_guard lock(access_);
+    return trace_.read_layer(layer, false, probes_);
+  }
   Table<double> scores(const std::string& path, int layer, int64_t owners,
-                       int64_t entries) const override;
-  Table<double> table(const std::string& path, int64_t rows, int64_t columns) const override;
-  std::vector<std::string> token_text() const override;
+                       int64_t entries) const override {
+    const std::lock_guard lock(access_);
+    return read_scores(scores_file(path, trace_.info().path), layer, owners, entries);
+  }
+  Table<double> table(const std::string& path, int64_t rows, int64_t columns) const override {
+    return read_table(path, rows, columns);
+  }
+  std::vector<std::string> token_text() const override {
+    const std::lock_guard lock(access_);
+    return trace_.token_text();
+  }
 
  private:
   const TraceReader& trace_;
   std::set<int> probes_;
   mutable std::mutex access_;
 };
-
-/// Something a trace may be enough for.
-struct TraceUse {
-  std::string name;  ///< e.g. "schedule=decode", or a preset
-  bool served = false;
-  std::string detail;  ///< how far it is served, or what is missing
-};
-
-/// A group of uses; `kvsim inspect` prints all groups in order of their titles' registration rank.
-struct TraceUseGroup {
-  int rank = 0;
-  std::string title;
-  std::function<std::vector<TraceUse>(const TraceReader&)> list;
-};
-
-/// Adds a group; called from the file that knows about it, e.g. the one that checks presets' needs.
-bool register_trace_uses(TraceUseGroup group);
-/// All groups, ascending by rank.
-const std::vector<TraceUseGroup>& trace_use_groups();
-
-/// Ascending positions as half-open runs.
-std::vector<Range> runs_of(const std::vector<int64_t>& positions);
-/// "0-4055, 4200" for runs, at most `most` of them.
-std::string runs_text(const std::vector<int64_t>& positions, size_t most = 6);
-/// Number of stored queries directly before position `end`: m such that end-m..end-1 are stored.
-int64_t stored_before(const TraceInfo& info, int64_t end);
 
 }  // namespace kvsim
