@@ -34,6 +34,8 @@ class Handle {
 
 using Shape = std::vector<int64_t>;
 
+/// "attribute prompt_len" of the root, "layers/3 attribute softcap"
+std::string attribute_place(const std::string& object, const std::string& name);
 /// "[4, 15, 8]"
 std::string shape_text(const Shape& shape);
 /// "int64", "float16", "big-endian float32", "variable-length string", ...
@@ -57,6 +59,7 @@ class InputDataset {
  public:
   const std::string& name() const { return name_; }
   const Shape& shape() const { return shape_; }
+  hid_t type() const { return type_.get(); }  ///< as it is stored
   bool compressed() const { return compressed_; }
 
   /// Refuses another rank or shape. `letters` names the axes, e.g. "[Hq, M, d]"; -1 takes any
@@ -106,6 +109,7 @@ class InputFile {
 
   const std::string& path() const { return path_; }
   int64_t size() const { return size_; }
+  hid_t id() const { return file_.get(); }
 
   bool exists(const std::string& object) const;
   /// Names of the links of a group, in ascending order of their bytes.

@@ -34,11 +34,6 @@ herr_t collect_name(hid_t, const char* name, const H5L_info_t*, void* names) noe
 
 bool is_root(const std::string& object) { return object.empty() || object == "/"; }
 
-/// "attribute prompt_len", "layers/3 attribute softcap"
-std::string attribute_place(const std::string& object, const char* name) {
-  return (is_root(object) ? std::string() : object + " ") + "attribute " + name;
-}
-
 /// Does another process hold the file open for writing? HDF5's writers lock what they write.
 bool locked(const std::string& path) {
   const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
@@ -96,6 +91,10 @@ Error::Parts why_not_opened(const std::string& path, int64_t size, const char* e
 }
 
 }  // namespace
+
+std::string attribute_place(const std::string& object, const std::string& name) {
+  return (is_root(object) ? std::string() : object + " ") + "attribute " + name;
+}
 
 Handle::~Handle() { close(); }
 

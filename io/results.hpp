@@ -7,7 +7,7 @@ namespace kvsim {
 inline constexpr const char* kResultsFile = "results file of kvsim";
 
 /// Reads a results file back into a Dataset: dimensions with their coordinates, variables with
-/// units, long name and flags, and the attributes of the run. A file that is not one written by
+/// units and long name, and the attributes of the run. A file that is not one written by
 /// write_results() is bad data.
 Dataset read_results(const std::string& path);
 

@@ -22,13 +22,9 @@ void refuse_trace(const h5::InputFile& file) {
             .hint = "kvsim replay makes results of a trace"});
 }
 
-/// Reads one file; `file_` checks what is read, `root_` knows the order and the dimensions.
 class Reader {
  public:
-  explicit Reader(const std::string& path) : file_(path, kResultsFile) {
-    const ReadingGuard guard(file_.path());
-    root_ = Handle(H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT));
-  }
+  explicit Reader(const std::string& path) : file_(path, kResultsFile) {}
 
   Dataset read() {
     refuse_trace(file_);
@@ -51,7 +47,7 @@ class Reader {
   std::vector<std::string> links() const {
     const ReadingGuard guard(file_.path());
     std::vector<std::string> names;
-    if (H5Literate(root_.get(), H5_INDEX_CRT_ORDER, H5_ITER_INC, nullptr, collect<H5L_info_t>,
+    if (H5Literate(file_.id(), H5_INDEX_CRT_ORDER, H5_ITER_INC, nullptr, collect<H5L_info_t>,
                    &names) < 0)
       file_.fail("/", "not a results file", "links without an order of creation",
                  std::string("a ") + kResultsFile);
@@ -65,7 +61,6 @@ class Reader {
   void read_variable(const std::string& name) {
     const ReadingGuard guard(file_.path());
     const h5::InputDataset found = file_.dataset(name);
-    const Handle id(H5Dopen2(root_.get(), name.c_str(), H5P_DEFAULT));
     Variable variable;
     variable.name = name;
     if (is_scale(name))
@@ -74,8 +69,7 @@ class Reader {
       variable.dims = dimensions(found);
     variable.units = file_.text_attribute(name, "units").value_or("");
     variable.long_name = file_.text_attribute(name, "long_name").value_or("");
-    read_values(id.get(), found, variable);
-    read_flags(id.get(), variable);
+    read_values(found, variable);
     dataset_.add(std::move(variable));
   }
 
@@ -94,54 +88,34 @@ class Reader {
     return names;
   }
 
-  static void read_values(hid_t id, const h5::InputDataset& found, Variable& variable) {
-    const Handle type(H5Dget_type(id));
+  static void read_values(const h5::InputDataset& found, Variable& variable) {
+    const hid_t type = found.type();
     const auto integers = [&](auto kind) {
       const std::vector<int64_t> wide = found.read_integers();
       variable.values = std::vector<decltype(kind)>(wide.begin(), wide.end());
     };
-    if (H5Tget_class(type.get()) == H5T_STRING) {
+    if (H5Tget_class(type) == H5T_STRING) {
       variable.values = found.read_text();
-    } else if (H5Tequal(type.get(), H5T_IEEE_F64LE) > 0) {
+    } else if (H5Tequal(type, H5T_IEEE_F64LE) > 0) {
       variable.values = found.read_doubles();
-    } else if (H5Tequal(type.get(), H5T_STD_I32LE) > 0) {
+    } else if (H5Tequal(type, H5T_STD_I32LE) > 0) {
       integers(int32_t{});
-    } else if (H5Tequal(type.get(), H5T_STD_I64LE) > 0) {
+    } else if (H5Tequal(type, H5T_STD_I64LE) > 0) {
       variable.values = found.read_integers();
-    } else if (H5Tequal(type.get(), H5T_STD_U8LE) > 0) {
+    } else if (H5Tequal(type, H5T_STD_U8LE) > 0) {
       integers(uint8_t{});
     } else {
-      found.fail("wrong type", h5::type_text(type.get()), "float64, int32, int64, uint8 or string");
-    }
-  }
-
-  void read_flags(hid_t id, Variable& variable) const {
-    const auto meanings = file_.text_attribute(variable.name, "flag_meanings");
-    if (!meanings || H5Aexists(id, "flag_values") <= 0) return;
-    const Handle attribute(H5Aopen(id, "flag_values", H5P_DEFAULT));
-    const Handle space(H5Aget_space(attribute.get()));
-    const hssize_t count = H5Sget_simple_extent_npoints(space.get());
-    if (count < 0 || count > 256)  // as many as there are values of a byte
-      file_.fail(variable.name + " attribute flag_values", "wrong length", std::to_string(count),
-                 "at most 256 flags");
-    std::vector<uint8_t> values(count);
-    if (H5Aread(attribute.get(), H5T_NATIVE_UINT8, values.data()) < 0) return;
-    size_t begin = 0;
-    for (const uint8_t value : values) {
-      const size_t end = std::min(meanings->find(' ', begin), meanings->size());
-      if (begin >= meanings->size()) break;
-      variable.flags.push_back({value, meanings->substr(begin, end - begin)});
-      begin = end + 1;
+      found.fail("wrong type", h5::type_text(type), "float64, int32, int64, uint8 or string");
     }
   }
 
   void read_attributes() {
     const ReadingGuard guard(file_.path());
     std::vector<std::string> names;
-    H5Aiterate2(root_.get(), H5_INDEX_CRT_ORDER, H5_ITER_INC, nullptr, collect<H5A_info_t>, &names);
+    H5Aiterate2(file_.id(), H5_INDEX_CRT_ORDER, H5_ITER_INC, nullptr, collect<H5A_info_t>, &names);
     for (const std::string& name : names) {
       const Handle attribute(
-          H5Aopen_by_name(root_.get(), "/", name.c_str(), H5P_DEFAULT, H5P_DEFAULT));
+          H5Aopen_by_name(file_.id(), "/", name.c_str(), H5P_DEFAULT, H5P_DEFAULT));
       const Handle space(H5Aget_space(attribute.get()));
       if (H5Sget_simple_extent_npoints(space.get()) != 1) continue;  // lists: no command reads one
       const Handle type(H5Aget_type(attribute.get()));
@@ -161,7 +135,6 @@ class Reader {
   }
 
   h5::InputFile file_;
-  Handle root_;
   Dataset dataset_;
   std::map<uint64_t, std::string> scales_;  ///< names of the dimensions by address
 };

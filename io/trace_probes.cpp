@@ -5,25 +5,6 @@
 namespace kvsim {
 namespace {
 
-/// One integer per part that stays between `low` and `high`.
-void check_range(const h5::InputDataset& dataset, const std::vector<int64_t>& values, int64_t low,
-                 int64_t high) {
-  for (size_t i = 0; i < values.size(); ++i)
-    if (values[i] < low || values[i] > high)
-      dataset.fail("out of range", std::to_string(values[i]) + " at index " + std::to_string(i),
-                   std::to_string(low) + " to " + std::to_string(high));
-}
-
-void check_ascending(const h5::InputDataset& dataset, const std::vector<int64_t>& values,
-                     Range part) {
-  for (int64_t i = part.begin + 1; i < part.end; ++i)
-    if (values[i] <= values[i - 1])
-      dataset.fail("not ascending",
-                   std::to_string(values[i]) + " after " + std::to_string(values[i - 1]) +
-                       " at index " + std::to_string(i),
-                   "strictly ascending numbers");
-}
-
 /// The parts by where they begin; without `part_begin` one.
 std::vector<ProbePart> parts_of(const h5::InputFile& file, const std::string& path,
                                 int64_t tokens) {
@@ -83,12 +64,7 @@ void TraceReader::read_probes() {
     for (const ProbePart& part : probe.parts)
       check_ascending(positions, probe.position, part.tokens);
     read_reads(file_, path, info_.prompt_len, probe.parts);
-    if (const auto begin = file_.integer_attribute(path, "answer_begin")) {
-      if (*begin < 1 || *begin >= probe.tokens())
-        file_.fail(path + " attribute answer_begin", "out of range", std::to_string(*begin),
-                   "1 to " + std::to_string(probe.tokens() - 1));
-      probe.answer_begin = *begin;
-    }
+    probe.answer_begin = integer_in(path, "answer_begin", 1, probe.tokens() - 1).value_or(0);
     if (file_.exists(path + "/token_text"))
       file_.dataset(path + "/token_text").expect_shape({probe.tokens()}, "[P]");
     if (file_.exists(path + "/token_id"))

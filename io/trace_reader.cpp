@@ -18,19 +18,6 @@ int layer_index(const std::string& name) {
   return whole && layer >= 0 && std::to_string(layer) == name ? layer : -1;
 }
 
-/// Positions must ascend strictly within [0, limit).
-void check_positions(const h5::InputDataset& dataset, const std::vector<int64_t>& positions,
-                     int64_t limit) {
-  for (size_t i = 0; i < positions.size(); ++i) {
-    const std::string at = std::to_string(positions[i]) + " at index " + std::to_string(i);
-    if (positions[i] < 0 || positions[i] >= limit)
-      dataset.fail("position out of range", at, "0 to " + std::to_string(limit - 1));
-    if (i > 0 && positions[i] <= positions[i - 1])
-      dataset.fail("positions are not ascending", at + " after " + std::to_string(positions[i - 1]),
-                   "strictly ascending positions");
-  }
-}
-
 /// [3, 1, 7] for flat index `flat` of a tensor of that shape.
 std::string index_text(const h5::Shape& shape, int64_t flat) {
   h5::Shape index(shape.size());
@@ -67,12 +54,29 @@ void check_finite(const h5::InputDataset& dataset, ElementType type, const void*
 bool read_layout(const h5::InputFile& file, const std::string& object, const char* name) {
   const auto layout = file.text_attribute(object, name);
   if (layout == "half" || layout == "interleaved") return layout == "interleaved";
-  const std::string place = (object == "/" ? "" : object + " ") + "attribute " + name;
-  file.fail(place, layout ? "unknown layout" : "missing", layout ? "\"" + *layout + "\"" : "",
-            "\"half\" or \"interleaved\"");
+  file.fail(h5::attribute_place(object, name), layout ? "unknown layout" : "missing",
+            layout ? "\"" + *layout + "\"" : "", "\"half\" or \"interleaved\"");
 }
 
 }  // namespace
+
+void check_range(const h5::InputDataset& dataset, const std::vector<int64_t>& values, int64_t low,
+                 int64_t high) {
+  for (size_t i = 0; i < values.size(); ++i)
+    if (values[i] < low || values[i] > high)
+      dataset.fail("out of range", std::to_string(values[i]) + " at index " + std::to_string(i),
+                   std::to_string(low) + " to " + std::to_string(high));
+}
+
+void check_ascending(const h5::InputDataset& dataset, const std::vector<int64_t>& values,
+                     Range part) {
+  for (int64_t i = part.begin + 1; i < part.end; ++i)
+    if (values[i] <= values[i - 1])
+      dataset.fail("not ascending",
+                   std::to_string(values[i]) + " after " + std::to_string(values[i - 1]) +
+                       " at index " + std::to_string(i),
+                   "strictly ascending numbers");
+}
 
 std::string span_name_fault(const std::string& name) {
   if (name.empty()) return "an empty name";
@@ -106,16 +110,31 @@ TraceReader::TraceReader(const std::string& path, const std::string& later)
 
 std::string TraceReader::later() const { return later_ < 0 ? "" : info_.probes[later_].name; }
 
-int64_t TraceReader::positive_attribute(const char* name, int64_t most) const {
-  const auto value = file_.integer_attribute("/", name);
-  const std::string place = std::string("attribute ") + name;
-  if (!value) file_.fail(place, "missing", {}, "an integer");
-  if (*value < 1 || *value > most)
-    file_.fail(place, "out of range", std::to_string(*value), "1 to " + std::to_string(most));
-  return *value;
+std::optional<int64_t> TraceReader::integer_in(const std::string& object, const char* name,
+                                               int64_t low, int64_t high) const {
+  const auto value = file_.integer_attribute(object, name);
+  if (value && (*value < low || *value > high))
+    file_.fail(h5::attribute_place(object, name), "out of range", std::to_string(*value),
+               std::to_string(low) + " to " + std::to_string(high));
+  return value;
+}
+
+std::optional<double> TraceReader::positive(const std::string& object, const char* name) const {
+  const auto value = file_.real_attribute(object, name);
+  if (value && (!std::isfinite(*value) || *value <= 0))
+    file_.fail(h5::attribute_place(object, name), "out of range", std::to_string(*value),
+               "a positive number");
+  return value;
 }
 
 void TraceReader::read_root() {
+  const auto needed = [&](const char* name, auto value, const char* expected) {
+    if (!value) file_.fail(h5::attribute_place("/", name), "missing", {}, expected);
+    return *value;
+  };
+  const auto size = [&](const char* name, int64_t most) {
+    return needed(name, integer_in("/", name, 1, most), "an integer");
+  };
   const auto format = file_.text_attribute("/", "format");
   if (!format && file_.text_attribute("/", "kvsim_version"))
     bad_data({"results of kvsim stand where a trace is expected", info_.path,
@@ -124,50 +143,43 @@ void TraceReader::read_root() {
   if (format != "kvtrace")
     file_.fail("attribute format", format ? "not a trace" : "missing",
                format ? "\"" + *format + "\"" : "", "\"kvtrace\"");
-  const auto version = file_.integer_attribute("/", "version");
-  if (!version) file_.fail("attribute version", "missing", {}, "1");
-  if (*version != 1)
-    file_.fail("attribute version", *version > 1 ? "version from the future" : "no such version",
-               std::to_string(*version), "1");
-  const auto model = file_.text_attribute("/", "model");
-  if (!model) file_.fail("attribute model", "missing", {}, "a string");
-  info_.model = *model;
+  const int64_t version = needed("version", file_.integer_attribute("/", "version"), "1");
+  if (version != 1)
+    file_.fail("attribute version", version > 1 ? "version from the future" : "no such version",
+               std::to_string(version), "1");
+  info_.model = needed("model", file_.text_attribute("/", "model"), "a string");
   info_.source = file_.text_attribute("/", "source").value_or("");
-  info_.num_layers = static_cast<int>(positive_attribute("num_layers", kMostHeads));
-  info_.num_query_heads = static_cast<int>(positive_attribute("num_query_heads", kMostHeads));
-  info_.num_kv_heads = static_cast<int>(positive_attribute("num_kv_heads", kMostHeads));
+  info_.num_layers = static_cast<int>(size("num_layers", kMostHeads));
+  info_.num_query_heads = static_cast<int>(size("num_query_heads", kMostHeads));
+  info_.num_kv_heads = static_cast<int>(size("num_kv_heads", kMostHeads));
   if (info_.num_query_heads % info_.num_kv_heads != 0)
     file_.fail("attribute num_query_heads", "not a multiple of num_kv_heads",
                std::to_string(info_.num_query_heads),
                "a multiple of " + std::to_string(info_.num_kv_heads));
-  info_.head_dim = positive_attribute("head_dim", kMostLength);
-  info_.hidden_size = positive_attribute("hidden_size", kMostLength);
-  if (file_.integer_attribute("/", "latent_size"))
-    info_.latent_size = positive_attribute("latent_size", kMostLength);
-  info_.total_len = positive_attribute("total_len", kMostLength);
-  info_.prompt_len = positive_attribute("prompt_len", kMostLength);
+  info_.head_dim = size("head_dim", kMostLength);
+  info_.hidden_size = size("hidden_size", kMostLength);
+  info_.latent_size = integer_in("/", "latent_size", 1, kMostLength).value_or(0);
+  info_.total_len = size("total_len", kMostLength);
+  info_.prompt_len = size("prompt_len", kMostLength);
   if (info_.prompt_len > info_.total_len)
     file_.fail("attribute prompt_len", "out of range", std::to_string(info_.prompt_len),
                "at most total_len = " + std::to_string(info_.total_len));
-  const auto scale = file_.real_attribute("/", "attention_scale");
-  if (!scale) file_.fail("attribute attention_scale", "missing", {}, "a float");
-  if (!std::isfinite(*scale) || *scale <= 0)
-    file_.fail("attribute attention_scale", "out of range", std::to_string(*scale),
-               "a positive number");
-  info_.attention_scale = *scale;
+  info_.attention_scale = needed("attention_scale", positive("/", "attention_scale"), "a float");
 }
 
 void TraceReader::read_positions() {
   const auto queries = file_.dataset("query_position");
   queries.expect_shape({-1}, "[M]");
   info_.query_position = queries.read_integers();
-  check_positions(queries, info_.query_position, info_.total_len);
+  check_range(queries, info_.query_position, 0, info_.total_len - 1);
+  check_ascending(queries, info_.query_position, {0, std::ssize(info_.query_position)});
   if (!file_.exists("check/query_position")) return;
   const auto checked = file_.dataset("check/query_position");
   if (checked.shape().size() != 1)
     checked.fail("wrong rank", h5::shape_text(checked.shape()), "[R]");
   info_.check_position = checked.read_integers();
-  check_positions(checked, info_.check_position, info_.total_len);
+  check_range(checked, info_.check_position, 0, info_.total_len - 1);
+  check_ascending(checked, info_.check_position, {0, std::ssize(info_.check_position)});
 }
 
 void TraceReader::read_spans() {
@@ -244,16 +256,9 @@ void TraceReader::read_layer_rope(int layer) {
               "at most " + std::to_string(most));
   Rotation rotation = read_rotation(object);
   rotation.interleaved = read_layout(file_, object, "layout");
-  rotation.first = file_.integer_attribute(object, "first").value_or(0);
   const int64_t room = info_.head_dim - 2 * data.shape()[0];
-  if (rotation.first < 0 || rotation.first > room)
-    file_.fail(object + " attribute first", "out of range", std::to_string(rotation.first),
-               "0 to " + std::to_string(room));
-  const double factor = file_.real_attribute(object, "attention_factor").value_or(1);
-  if (!std::isfinite(factor) || factor <= 0)
-    file_.fail(object + " attribute attention_factor", "out of range", std::to_string(factor),
-               "a positive number");
-  rotation.attention_factor = factor;
+  rotation.first = integer_in(object, "first", 0, room).value_or(0);
+  rotation.attention_factor = positive(object, "attention_factor").value_or(1);
   info_.layer_rope.emplace(layer, std::move(rotation));
 }
 
@@ -326,20 +331,9 @@ LayerHeader TraceReader::read_header(int layer) {
   const std::string path = layer_path(layer);
   LayerHeader header;
   header.layer = layer;
-  const auto positive = [&](const char* name) {
-    const auto value = file_.real_attribute(path, name);
-    if (value && (!std::isfinite(*value) || *value <= 0))
-      file_.fail(path + " attribute " + name, "out of range", std::to_string(*value),
-                 "a positive number");
-    return value;
-  };
-  header.scale = positive("attention_scale").value_or(info_.attention_scale);
-  header.softcap = positive("softcap").value_or(0);
-  const auto window = file_.integer_attribute(path, "sliding_window");
-  if (window && *window < 1)
-    file_.fail(path + " attribute sliding_window", "out of range", std::to_string(*window),
-               "at least 1");
-  header.sliding_window = window.value_or(0);
+  header.scale = positive(path, "attention_scale").value_or(info_.attention_scale);
+  header.softcap = positive(path, "softcap").value_or(0);
+  header.sliding_window = integer_in(path, "sliding_window", 1, kMostLength).value_or(0);
 
   const int64_t heads = info_.num_query_heads, kv_heads = info_.num_kv_heads;
   const auto queries = std::ssize(info_.query_position);

@@ -76,7 +76,10 @@ class TraceReader {
   Tensor read_tensor(const std::string& object) const;
   std::vector<float> read_vector(const std::string& object) const;
   ProbeLayer read_probe(const std::string& path, bool with_check, const ProbeInfo& probe) const;
-  int64_t positive_attribute(const char* name, int64_t most) const;
+  /// Attributes that must lie in a range; nothing when absent.
+  std::optional<int64_t> integer_in(const std::string& object, const char* name, int64_t low,
+                                    int64_t high) const;
+  std::optional<double> positive(const std::string& object, const char* name) const;
 
   h5::InputFile file_;
   TraceInfo info_;
@@ -88,6 +91,12 @@ class TraceReader {
   bool has_token_text_ = false;
   bool has_token_ids_ = false;
 };
+
+/// Integers of a dataset: all from `low` to `high`; strictly ascending within a part of it.
+void check_range(const h5::InputDataset& dataset, const std::vector<int64_t>& values, int64_t low,
+                 int64_t high);
+void check_ascending(const h5::InputDataset& dataset, const std::vector<int64_t>& values,
+                     Range part);
 
 /// "xxh3-128:" and the hex XXH3 128-bit digest of a file's bytes.
 std::string file_digest(const std::string& path);

@@ -1,38 +1,6 @@
 #pragma once
-#include "io/hdf5.hpp"
-#include "io/temporary_file.hpp"
+#include "io/hdf5_output.hpp"
 #include "sim/core/layer_trace.hpp"
-
-namespace kvsim::h5 {
-
-/// An HDF5 file written under a temporary name; commit() gives it its own. Datasets are contiguous,
-/// groups on the way to them are made. Faults are Errors (failure) that name the target.
-class OutputFile {
- public:
-  /// An existing file at `path` is replaced on commit; see check_target().
-  explicit OutputFile(const std::string& path);
-
-  /// Attributes of an object that exists; "/" is the root. Text is variable-length UTF-8.
-  void attribute(const std::string& object, const char* name, int64_t value);
-  void attribute(const std::string& object, const char* name, double value);
-  void attribute(const std::string& object, const char* name, const std::string& value);
-  /// A dataset whose elements lie in memory as `type` says: nothing is converted.
-  void write(const std::string& object, hid_t type, const Shape& shape, const void* data);
-  void write_texts(const std::string& object, const std::vector<std::string>& texts);
-  void commit();
-
- private:
-  Handle create(const std::string& object, hid_t type, const Shape& shape);
-  void write_attribute(const std::string& object, const char* name, hid_t type, const void* value);
-  /// HDF5 fails here when the disk is full or the folder is not writable.
-  void check(bool good) const;
-
-  TemporaryFile target_;
-  Handle file_;
-  Handle links_;  ///< link creation properties: make the groups of a path
-};
-
-}  // namespace kvsim::h5
 
 namespace kvsim {
 

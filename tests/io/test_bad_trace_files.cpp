@@ -193,9 +193,9 @@ TEST_CASE("positions must ascend within the trace", "[io][bad]") {
   require_refused({
       {"negative",
        queries({-1, 1, 2}),
-       {"query_position", "position out of range", "-1 at index 0"}},
+       {"query_position", "out of range", "-1 at index 0"}},
       {"beyond the end", queries({3, 16}), {"16 at index 1", "0 to 15"}},
-      {"descending", queries({3, 2}), {"not ascending", "2 at index 1 after 3"}},
+      {"descending", queries({3, 2}), {"not ascending", "2 after 3 at index 1"}},
       {"twice", queries({3, 3}), {"not ascending"}},
       {"checks",
        integers("check/query_position", {15, 3}),

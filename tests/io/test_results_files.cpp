@@ -86,7 +86,6 @@ TEST_CASE("a results file reads back as it was written", "[results]") {
     CHECK(back.dims == variable.dims);
     CHECK(back.units == variable.units);
     CHECK(back.long_name == variable.long_name);
-    CHECK(back.flags.size() == variable.flags.size());
     if (variable.name != "kept") CHECK(back.values == variable.values);
   }
   CHECK(read.row("kept", {0, 0, 1, 1})[0] == 4);
