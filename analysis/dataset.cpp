@@ -1,6 +1,27 @@
 #include "analysis/dataset.hpp"
 
+#include "sim/core/decimal.hpp"
+
 namespace kvsim {
+
+size_t Variable::count() const {
+  return std::visit([](const auto& all) { return all.size(); }, values);
+}
+
+std::string Variable::label(size_t index) const {
+  return std::visit(
+      [index](const auto& all) -> std::string {
+        using Value = std::decay_t<decltype(all[0])>;
+        if constexpr (std::is_same_v<Value, std::string>)
+          return all[index];
+        else if constexpr (std::is_same_v<Value, double>)
+          return shortest(all[index]);
+        else
+          return std::to_string(all[index]);
+      },
+      values);
+}
+
 void Dataset::add_dimension(std::string name, int64_t size) {
   assert(!has_dimension(name));
   dimensions_.push_back({std::move(name), size});
@@ -25,10 +46,8 @@ int64_t Dataset::count(const std::vector<std::string>& dims) const {
 }
 
 Variable& Dataset::add(Variable variable) {
-  const auto expected = static_cast<size_t>(count(variable.dims));
-  const size_t found = std::visit([](const auto& values) { return values.size(); },
-                                  variable.values);
-  if (found != expected) throw std::logic_error("values of " + variable.name + " do not fill it");
+  if (variable.count() != static_cast<size_t>(count(variable.dims)))
+    throw std::logic_error("values of " + variable.name + " do not fill it");
   if (!index_.emplace(variable.name, variables_.size()).second)
     throw std::logic_error("variable " + variable.name + " exists already");
   return variables_.emplace_back(std::move(variable));

@@ -34,6 +34,8 @@ struct Variable {
 
   VariableType type() const { return static_cast<VariableType>(values.index()); }
   bool is_coordinate() const { return dims.size() == 1 && dims[0] == name; }
+  size_t count() const;
+  std::string label(size_t index) const;  ///< text of one value
 };
 
 using AttributeValue = std::variant<std::string, int64_t, double>;

@@ -151,11 +151,6 @@ std::string occasion_text(const VariableDeclaration& variable) {
   return fmt::format("{}", fmt::join(parts, "; "));
 }
 
-const char* type_text(VariableType type) {
-  static constexpr const char* kNames[] = {"float64", "int32", "int64", "uint8", "string"};
-  return kNames[static_cast<size_t>(type)];
-}
-
 VariableValues undefined_values(VariableType type, size_t count) {
   switch (type) {
     case VariableType::float64: return std::vector<double>(count, kUndefined);
@@ -321,6 +316,11 @@ std::set<std::string> variables_brought(const RunShape& run) {
     if (variable.when != nullptr && variable.when != &kAlways && variable.when->holds(run))
       names.insert(variable.name);
   return names;
+}
+
+const char* type_text(VariableType type) {
+  static constexpr const char* kNames[] = {"float64", "int32", "int64", "uint8", "string"};
+  return kNames[static_cast<size_t>(type)];
 }
 
 Variable make_variable(const VariableDeclaration& declaration, const Dataset& dataset) {

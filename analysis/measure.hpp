@@ -341,6 +341,9 @@ bool is_written(const VariableDeclaration& variable, const RunShape& run);
 /// Variables that some record of the run brings along: written unasked, but not in every run.
 std::set<std::string> variables_brought(const RunShape& run);
 
+/// "float64", "string", ...
+const char* type_text(VariableType type);
+
 /// A variable as declared over the dimensions of the dataset, filled with "undefined": NaN for
 /// reals, 255 for flags, 0 for integers.
 Variable make_variable(const VariableDeclaration& declaration, const Dataset& dataset);

@@ -53,8 +53,16 @@ std::optional<KeptSets> all_entries(const LayerWork& work, const Settings& setti
   return sets;
 }
 
-}  // namespace
+/// Slots of a KV head. Query heads as owners share the entries that they keep as they are; a slot
+/// that holds others, too, differs from head to head.
+struct HeldSlots {
+  int64_t entries = 0;  ///< the kept entries, or with query heads as owners their union
+  int64_t shared = 0;   ///< those that every query head which keeps them keeps as they are
+  int64_t own = 0;      ///< merged slots, each of one query head
+  int64_t stored() const { return shared + own; }
+};
 
+/// Per KV head.
 std::vector<HeldSlots> slots_per_kv_head(const KeptSets& kept, int group_size) {
   std::vector<HeldSlots> slots;
   if (!kept.per_query_head) {
@@ -87,6 +95,8 @@ std::vector<HeldSlots> slots_per_kv_head(const KeptSets& kept, int group_size) {
   }
   return slots;
 }
+
+}  // namespace
 
 void MemoryModel::add_layer(const CacheShape& shape, const KeptSets& kept,
                             const std::vector<QuantizedCount>& quantized, double side_bytes,
@@ -133,22 +143,22 @@ void MemoryModel::add_layer(const CacheShape& shape, const KeptSets& kept,
         quantized_bytes(quantized[o], std::ssize(kept.owners[o]) * width, shape.element_bytes));
     sum_.bytes_quantized += rounded.back();
   }
-  add_held(shape, kept, held, rounded, side_bytes, growth);
+  add_held(shape, kept, stored, rounded, side_bytes, growth);
 }
 
 /// The forms in which the layer may be stored (metrics.md 9). `rounded`: bytes per owner, or empty.
 void MemoryModel::add_held(const CacheShape& shape, const KeptSets& kept,
-                           const std::vector<HeldSlots>& held, const std::vector<double>& rounded,
+                           const std::vector<int64_t>& stored, const std::vector<double>& rounded,
                            double side_bytes, const Growth& growth) {
   const auto slot_bytes = static_cast<double>((shape.head_dim + shape.value_dim) *
                                               shape.element_bytes);
-  const size_t sharing = kept.owners.size() / held.size();
+  const size_t sharing = kept.owners.size() / stored.size();
   double layer = 0, slots = 0, largest = 0;
   std::vector<uint8_t> positions(shape.prompt_len, 0);
   std::vector<uint8_t> pages((shape.prompt_len + kPage - 1) / kPage, 0);
-  for (size_t head = 0; head < held.size(); ++head) {
-    const auto stored = static_cast<double>(held[head].stored());
-    double bytes = rounded.empty() ? stored * slot_bytes : 0;
+  for (size_t head = 0; head < stored.size(); ++head) {
+    const auto own_slots = static_cast<double>(stored[head]);
+    double bytes = rounded.empty() ? own_slots * slot_bytes : 0;
     int64_t grown = 0;
     for (size_t o = head * sharing; o < (head + 1) * sharing; ++o) {
       const auto own = std::ssize(kept.owners[o]);
@@ -157,15 +167,16 @@ void MemoryModel::add_held(const CacheShape& shape, const KeptSets& kept,
                        growth.most_slots.empty() ? growth.later : growth.most_slots[o] - own);
       for (const uint32_t i : kept.owners[o]) positions[i] = pages[i / kPage] = 1;
     }
-    const double own_pages = std::ceil(stored / kPage);
-    if (stored > 0) sum_.bytes_paged += own_pages * (kPage * bytes / stored + kPageNumberBytes);
+    const double own_pages = std::ceil(own_slots / kPage);
+    if (own_slots > 0)
+      sum_.bytes_paged += own_pages * (kPage * bytes / own_slots + kPageNumberBytes);
     sum_.bytes_peak += static_cast<double>(grown) * slot_bytes;
     layer += bytes;
-    slots += stored;
+    slots += own_slots;
     largest = std::max(largest, bytes);
   }
   const double used = static_cast<double>(std::ranges::count(pages, 1));
-  const auto heads = static_cast<double>(held.size());
+  const auto heads = static_cast<double>(stored.size());
   sum_.bytes_flattened += layer + kLengthBytes * heads;
   sum_.bytes_peak += layer + kLengthBytes * heads;
   sum_.bytes_padded += heads * largest;

@@ -41,15 +41,6 @@ struct MemoryUse {
   double flops_full = 0;
 };
 
-/// Slots of a KV head. Query heads as owners share the entries that they keep as they are; a slot
-/// that holds others, too, differs from head to head.
-struct HeldSlots {
-  int64_t entries = 0;  ///< the kept entries, or with query heads as owners their union
-  int64_t shared = 0;   ///< those that every query head which keeps them keeps as they are
-  int64_t own = 0;      ///< merged slots, each of one query head
-  int64_t stored() const { return shared + own; }
-};
-
 inline constexpr int64_t kPage = 16;           ///< slots of a page, as vLLM has them
 inline constexpr double kPageNumberBytes = 4;  ///< a page's place in its table
 
@@ -58,9 +49,6 @@ struct Growth {
   int64_t later = 0;                ///< tokens that every head keeps, where nothing else is known
   std::vector<int64_t> most_slots;  ///< per owner, at the worst step; empty: kept slots + `later`
 };
-
-/// Per KV head.
-std::vector<HeldSlots> slots_per_kv_head(const KeptSets& kept, int group_size);
 
 /// Adds up layers.
 class MemoryModel {
@@ -73,7 +61,7 @@ class MemoryModel {
   MemoryUse use() const;
 
  private:
-  void add_held(const CacheShape& shape, const KeptSets& kept, const std::vector<HeldSlots>& held,
+  void add_held(const CacheShape& shape, const KeptSets& kept, const std::vector<int64_t>& stored,
                 const std::vector<double>& owner_bytes, double side_bytes, const Growth& growth);
 
   MemoryUse sum_;

@@ -1,6 +1,7 @@
 #include <cstdio>
 
 #include "cli/command.hpp"
+#include "cli/replay_options.hpp"
 #include "cli/terminal.hpp"
 #include "io/trace_reader.hpp"
 #include "run/live/live_attention.hpp"
@@ -21,34 +22,13 @@ constexpr int32_t kUnchanged = 0;
 constexpr int32_t kReady = 1;
 
 std::vector<Option> options() {
+  const std::vector<Option> measured = measure_options();
   return {{"policy", "RECORD", kRecords, true},
           {"budget"},
           {"layers"},
-          {"importance", "l1|l2", "norm of v W in the importance (default: l1)"},
+          *std::ranges::find(measured, "importance", &Option::name),
           {"later"},
           {"seed"}};
-}
-
-Norm importance(const Values& values) {
-  const std::string typed = text(values, "importance");
-  if (typed.empty() || typed == "l1") return Norm::l1;
-  if (typed == "l2") return Norm::l2;
-  usage_error({"unknown value", "--importance", typed, "one of l1, l2"});
-}
-
-std::vector<Record> records(const Values& values) {
-  std::vector<Record> records;
-  for (const std::string& policy : texts(values, "policy"))
-    records.push_back(Record::parse(policy));
-  if (records.empty()) usage_error({"no policy", "--policy", "", "at least one"});
-  return records;
-}
-
-std::vector<Budget> budgets(const Values& values) {
-  std::vector<Budget> budgets;
-  for (const std::string& budget : budget_items(values)) budgets.push_back(Budget::parse(budget));
-  if (budgets.empty()) usage_error({"no budget", "--budget", "", "at least one"});
-  return budgets;
 }
 
 /// False when the input ends before the first byte.
@@ -116,8 +96,14 @@ int run(const Values& values) {
     usage_error({.what = "speaks with a program, not with a terminal",
                  .where = "attend",
                  .hint = "kvsim closed-loop starts it"});
-  LiveAttention attention(trace, records(values), budgets(values),
-                          chosen_layers(values, trace.info()), seed(values), importance(values));
+  const std::vector<Record> records = records_of(values);
+  if (records.empty()) usage_error({"no policy", "--policy", "", "at least one"});
+  const std::vector<Budget> budgets = budgets_of(values);
+  if (budgets.empty()) usage_error({"no budget", "--budget", "", "at least one"});
+  StudyOptions measured;
+  read_measure_options(values, measured);
+  LiveAttention attention(trace, records, budgets, chosen_layers(values, trace.info()),
+                          seed(values), measured.importance);
   {
     Progress progress("kept sets");
     attention.choose([&](int64_t done, int64_t all) {

@@ -37,7 +37,7 @@ std::vector<Option> options() {
 }
 
 std::string find_trace(const Values& values, const Dataset& results, const std::string& path) {
-  const std::string found = trace_beside(values, results, path);
+  const std::string found = trace_beside(text(values, "trace"), results, path);
   if (!found.empty()) return found;
   const std::string name = results.text_attribute("trace");
   if (name.empty()) bad_data({.what = "no trace is named", .where = path, .hint = "give --trace"});
@@ -172,7 +172,7 @@ void print_table(const Explanation& found, const Context& context, const TraceIn
 
 int run(const Values& values) {
   const auto path = values["results"].as<std::string>();
-  const int64_t top = has(values, "top") ? parse_count(text(values, "top"), "--top", 1, 1000) : 20;
+  const int64_t top = count_of(values, "top", 20, 1, 1000);
   Dataset results = open_results(
       path, {"policy", "budget_label", "layer", "step", "retained_importance"});
   ExplainedCell cell;
@@ -243,8 +243,7 @@ std::string find_trace(const Values& values, const Dataset& results, const std::
   if (given.size() == 1 && files == 1) return given[0];
   for (const std::string& one : given)
     if (fs::path(one).filename() == name) return one;
-  po::variables_map nothing;
-  return trace_beside(nothing, results, path);
+  return trace_beside("", results, path);
 }
 
 /// Writes what is found of one file; nothing where its trace is not here.

@@ -209,9 +209,7 @@ struct PolicyAnswer {
 };
 
 std::vector<PolicyAnswer> policy_answers(const TraceReader& trace, const Values& values) {
-  std::vector<Budget> budgets;
-  for (const std::string& item : budget_items(values)) budgets.push_back(Budget::parse(item));
-  if (budgets.empty()) budgets.push_back(Budget::parse("0.5"));
+  const std::vector<Budget> budgets = budgets_of(values, {"0.5"});
   std::vector<PolicyAnswer> answers;
   for (const std::string& typed : texts(values, "policy")) {
     PolicyAnswer answer{typed, "", ""};

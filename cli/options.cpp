@@ -225,21 +225,31 @@ TableForm table_form(const Values& values) {
   return form;
 }
 
-bool has(const Values& values, const char* name) { return values.count(name) > 0; }
+bool has(const Values& values, const std::string& name) { return values.count(name) > 0; }
 
-std::string text(const Values& values, const char* name) {
+std::string text(const Values& values, const std::string& name) {
   return has(values, name) ? values[name].as<std::string>() : std::string();
 }
 
-std::vector<std::string> texts(const Values& values, const char* name) {
+std::vector<std::string> texts(const Values& values, const std::string& name) {
   return has(values, name) ? values[name].as<std::vector<std::string>>()
                            : std::vector<std::string>();
 }
 
+int64_t count_of(const Values& values, const std::string& name, int64_t otherwise, int64_t least,
+                 int64_t most) {
+  if (!has(values, name)) return otherwise;
+  return parse_count(text(values, name), "--" + name, least, most);
+}
+
+double real_of(const Values& values, const std::string& name, double otherwise, double least,
+               double most) {
+  if (!has(values, name)) return otherwise;
+  return parse_real(text(values, name), "--" + name, least, most);
+}
+
 uint64_t seed(const Values& values) {
-  if (!has(values, "seed")) return 0;
-  return static_cast<uint64_t>(
-      parse_count(text(values, "seed"), "--seed", 0, std::numeric_limits<int64_t>::max()));
+  return static_cast<uint64_t>(count_of(values, "seed", 0, 0, std::numeric_limits<int64_t>::max()));
 }
 
 std::unique_ptr<Backend> chosen_backend(const Values& values) {
@@ -270,11 +280,22 @@ std::vector<int> chosen_layers(const Values& values, const TraceInfo& info) {
   return layers;
 }
 
-std::vector<std::string> budget_items(const Values& values) {
+std::vector<Record> records_of(const Values& values, const std::vector<std::string>& otherwise) {
+  const std::vector<std::string> typed = texts(values, "policy");
+  std::vector<Record> records;
+  for (const std::string& one : typed.empty() ? otherwise : typed)
+    records.push_back(Record::parse(one));
+  return records;
+}
+
+std::vector<Budget> budgets_of(const Values& values, const std::vector<std::string>& otherwise) {
   std::vector<std::string> items;
   for (const std::string& list : texts(values, "budget"))
     for (std::string& item : expand_numbers(list, "--budget")) items.push_back(std::move(item));
-  return items;
+  std::vector<Budget> budgets;
+  for (const std::string& item : items.empty() ? otherwise : items)
+    budgets.push_back(Budget::parse(item));
+  return budgets;
 }
 
 }  // namespace kvsim::cli

@@ -3,6 +3,7 @@
 
 #include "io/paper_table.hpp"
 #include "sim/backend/backend.hpp"
+#include "sim/policy/record.hpp"
 
 /// Small grammars of option values. `option` names the option in error messages.
 namespace kvsim::cli {
@@ -41,9 +42,15 @@ void add_options(po::options_description& to, const std::vector<Option>& options
 inline constexpr const char* kRecords =
     "PRESET[:VARIANT][,key=value]..., repeatable; `kvsim policies` lists them";
 
-bool has(const Values& values, const char* name);
-std::string text(const Values& values, const char* name);                ///< "" when not given
-std::vector<std::string> texts(const Values& values, const char* name);  ///< of a repeatable option
+bool has(const Values& values, const std::string& name);
+std::string text(const Values& values, const std::string& name);  ///< "" when not given
+std::vector<std::string> texts(const Values& values,
+                               const std::string& name);  ///< of a repeatable option
+/// A number of an option; `otherwise` when not given.
+int64_t count_of(const Values& values, const std::string& name, int64_t otherwise, int64_t least,
+                 int64_t most);
+double real_of(const Values& values, const std::string& name, double otherwise, double least,
+               double most);
 uint64_t seed(const Values& values);
 
 /// The form of --table; a form to paste goes with no --json.
@@ -56,7 +63,11 @@ std::unique_ptr<Backend> chosen_backend(const Values& values);
 /// Layers of `info` chosen by --layers, ascending; all without the option. A layer that the trace
 /// does not have is bad data.
 std::vector<int> chosen_layers(const Values& values, const TraceInfo& info);
-/// Items of all --budget options in typed order, ranges expanded; still text.
-std::vector<std::string> budget_items(const Values& values);
+/// Those of all --policy options, and of all --budget options, ranges expanded, in typed order;
+/// `otherwise` without any.
+std::vector<Record> records_of(const Values& values,
+                               const std::vector<std::string>& otherwise = {});
+std::vector<Budget> budgets_of(const Values& values,
+                               const std::vector<std::string>& otherwise = {});
 
 }  // namespace kvsim::cli

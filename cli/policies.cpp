@@ -111,18 +111,8 @@ Json notes_json(const std::vector<const Note*>& notes) {
 
 // ---- one preset -------------------------------------------------------------------------------
 
-const char* type_name(ValueType type) {
-  switch (type) {
-    case ValueType::count: return "count";
-    case ValueType::real: return "real";
-    case ValueType::flag: return "flag";
-    case ValueType::word: return "word";
-    case ValueType::kind: return "kind";
-    case ValueType::share: return "share";
-    case ValueType::text: break;
-  }
-  return "text";
-}
+/// In the order of ValueType.
+constexpr const char* kTypes[] = {"count", "real", "flag", "word", "kind", "share", "text"};
 
 /// The words that a key takes; none for numbers and texts.
 std::vector<std::string> values_of(const Parameter& p) {
@@ -135,8 +125,9 @@ std::vector<std::string> values_of(const Parameter& p) {
 
 /// Values that a key takes, for programs; docs/cli.md lists the fields.
 Json parameter_json(const Parameter& p) {
-  Json row = {{"key", p.key},   {"default", p.fallback}, {"range", p.range()},
-              {"unit", p.unit}, {"meaning", p.meaning},  {"type", type_name(p.type)}};
+  Json row = {{"key", p.key},         {"default", p.fallback},
+              {"range", p.range()},   {"unit", p.unit},
+              {"meaning", p.meaning}, {"type", kTypes[static_cast<size_t>(p.type)]}};
   if (const auto values = values_of(p); !values.empty()) row["values"] = values;
   const bool number = p.type == ValueType::count || p.type == ValueType::real ||
                       p.type == ValueType::share;
@@ -167,8 +158,7 @@ Json kind_json(const KindInfo& kind) {
           {"notes", notes_json(notes_of(kind.stage + "=" + kind.name))}};
 }
 
-Json preset_json(const Preset& preset) {
-  const Settings settings = preset_settings(preset);
+Json preset_json(const Preset& preset, const Settings& settings) {
   return {{"preset", preset_title(preset)},
           {"summary", preset.summary},
           {"source", preset.source},
@@ -185,10 +175,8 @@ std::vector<const Parameter*> keys_of(const Settings& settings) {
 }
 
 Json record_json(const Preset& preset, const Settings& settings) {
-  Json document = preset_json(preset);
+  Json document = preset_json(preset, settings);
   document["canonical"] = Record{preset.name, preset.variant, settings}.canonical();
-  document["schedule"] = settings.text("schedule");
-  document["needs"] = needs_of(settings);
   document["record"] = Json::array();
   for (const Parameter* p : keys_of(settings)) {
     Json row = parameter_json(*p);
@@ -414,7 +402,8 @@ void print_markdown() {
 
 Json all_json() {
   Json document = {{"presets", Json::array()}, {"stages", Json::array()}, {"keys", Json::array()}};
-  for (const Preset& preset : presets()) document["presets"].push_back(preset_json(preset));
+  for (const Preset& preset : presets())
+    document["presets"].push_back(preset_json(preset, preset_settings(preset)));
   for (const std::string& stage : stages()) {
     Json kinds = Json::array();
     for (const KindInfo* kind : kinds_of_stage(stage)) kinds.push_back(kind_json(*kind));

@@ -80,11 +80,10 @@ Json bounded(const Bounded& one) {
 }
 
 Json answer(const Contest& contest) {
-  static const std::vector<std::string> marks = {"", "best", "equal", "more", "less"};
   const Standing found = standing(contest);
   Json rows = Json::array();
   for (size_t p = 0; p < contest.series.size(); ++p) {
-    Json row = {{"mark", marks[static_cast<size_t>(found.marks[p])]},
+    Json row = {{"mark", kMarks[static_cast<size_t>(found.marks[p])]},
                 {"estimate", bounded(found.values[p])},
                 {"difference", bounded(found.differences[p])}};
     if (!contest.points.empty())

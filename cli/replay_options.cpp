@@ -31,46 +31,16 @@ namespace {
 
 /// Records that answer "which policy loses least on this trace?" without being asked further:
 /// baselines, the papers' policies, KVzip and the two found here (studies/reread.md), hindsight.
-constexpr const char* kDefaultPolicies[] = {
+const std::vector<std::string> kDefaultPolicies = {
     "random",           "streaming",   "knorm",  "tova",  "h2o",
     "snapkv",           "defensivekv", "restkv", "kvzip", "rehearsal:recent",
     "rehearsal:reread", "oracle-mean"};
-constexpr const char* kDefaultBudgets[] = {"0.1", "0.2", "0.3", "0.5", "0.7"};
+const std::vector<std::string> kDefaultBudgets = {"0.1", "0.2", "0.3", "0.5", "0.7"};
 /// Parts that --fragility takes apart: the heads of a layer compete, as Algorithm 2 of DefensiveKV
 /// has it, and as many entries for each head beside it; and hindsight.
-constexpr const char* kFragilePolicies[] = {"importance,allocate=ada,ada_floor=0", "importance",
-                                            "oracle-mean"};
-
-std::vector<std::string> names_typed(const Values& values, const StudyOption& option) {
-  const std::vector<std::string> typed = texts(values, option.flag.c_str());
-  if (option.known == nullptr) return typed;
-  return chosen_names(typed, option.flag.c_str(), option.known(), metrics_on_request());
-}
-
-/// How to measure, from what was typed.
-void read_measure_options(const Values& values, StudyOptions& options) {
-  for (const StudyOption& option : study_options()) {
-    if (!has(values, option.flag.c_str())) continue;
-    const std::string where = "--" + option.flag;
-    if (option.type == OptionType::names) {
-      for (const std::string& name : names_typed(values, option)) option.add_name(options, name);
-    } else if (option.type == OptionType::flag) {
-      option.set_number(options, 1);
-    } else {
-      const std::string typed = text(values, option.flag.c_str());
-      if (option.type == OptionType::word) {
-        if (!option.set(options, typed))
-          usage_error({"unknown value", where, typed, option.expected()});
-      } else if (option.type == OptionType::count)
-        option.set_number(
-            options, static_cast<double>(parse_count(typed, where, static_cast<int64_t>(option.low),
-                                                     static_cast<int64_t>(option.high))));
-      else
-        option.set_number(options, parse_real(typed, where, option.low, option.high));
-    }
-  }
-  check_together(options, "replay");
-}
+const std::vector<std::string> kFragilePolicies = {"importance,allocate=ada,ada_floor=0",
+                                                   "importance", "oracle-mean"};
+const std::vector<std::string> kFragileBudgets = {"0.5"};
 
 /// The records that take those of the request apart; at least one of them must have a window.
 void add_fragility(Request& request) {
@@ -105,21 +75,41 @@ std::vector<Option> measure_options() {
   return all;
 }
 
+void read_measure_options(const Values& values, StudyOptions& options) {
+  for (const StudyOption& option : study_options()) {
+    if (!has(values, option.flag)) continue;
+    const std::string where = "--" + option.flag;
+    if (option.type == OptionType::names) {
+      std::vector<std::string> names = texts(values, option.flag);
+      if (option.known != nullptr)
+        names = chosen_names(names, option.flag, option.known(), metrics_on_request());
+      for (const std::string& name : names) option.add_name(options, name);
+    } else if (option.type == OptionType::flag) {
+      option.set_number(options, 1);
+    } else {
+      const std::string typed = text(values, option.flag);
+      if (option.type == OptionType::word) {
+        if (!option.set(options, typed))
+          usage_error({"unknown value", where, typed, option.expected()});
+      } else if (option.type == OptionType::count)
+        option.set_number(
+            options, static_cast<double>(parse_count(typed, where, static_cast<int64_t>(option.low),
+                                                     static_cast<int64_t>(option.high))));
+      else
+        option.set_number(options, parse_real(typed, where, option.low, option.high));
+    }
+  }
+  check_together(options, "replay");
+}
+
 Request read_request(const Values& values) {
   Request request;
   StudyOptions& options = request.options;
-  std::vector<std::string> policies = texts(values, "policy");
   const bool fragility = has(values, "fragility");
-  request.default_policies = policies.empty() && !fragility;
-  if (policies.empty() && fragility)
-    policies.assign(std::begin(kFragilePolicies), std::end(kFragilePolicies));
-  if (policies.empty()) policies.assign(std::begin(kDefaultPolicies), std::end(kDefaultPolicies));
-  for (const std::string& policy : policies) options.records.push_back(Record::parse(policy));
-  std::vector<std::string> budgets = budget_items(values);
-  if (budgets.empty() && fragility) budgets = {"0.5"};
-  if (budgets.empty()) budgets.assign(std::begin(kDefaultBudgets), std::end(kDefaultBudgets));
+  request.default_policies = !has(values, "policy") && !fragility;
+  options.records = records_of(values, fragility ? kFragilePolicies : kDefaultPolicies);
+  options.budgets = budgets_of(values, fragility ? kFragileBudgets : kDefaultBudgets);
   if (fragility) add_fragility(request);
-  for (const std::string& budget : budgets) options.budgets.push_back(Budget::parse(budget));
   options.seed = seed(values);
   read_measure_options(values, options);
   options.command_line = command_line();

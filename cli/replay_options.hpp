@@ -15,6 +15,8 @@ std::vector<std::string> chosen_names(const std::vector<std::string>& lists,
 // The options of `kvsim replay` that say what to replay and what to measure.
 
 std::vector<Option> measure_options();
+/// How to measure, from what was typed.
+void read_measure_options(const Values& values, StudyOptions& options);
 
 /// Reads --policy and --budget, or takes the useful default set. `by_default` tells which records
 /// nobody typed: those that a trace cannot serve are left out instead of failing the run.

@@ -8,6 +8,7 @@
 #include "analysis/measure.hpp"
 #include "cli/command.hpp"
 #include "cli/package.hpp"
+#include "cli/tables.hpp"
 #include "cli/terminal.hpp"
 #include "io/paper_table.hpp"
 #include "io/results.hpp"
@@ -23,10 +24,9 @@ using Json = nlohmann::ordered_json;
 
 PaperTable::Cell cell_of(const Json& json) {
   if (json.is_string()) return {json.get<std::string>()};
-  static const std::vector<std::string> marks = {"", "best", "equal", "more", "less"};
-  const auto found = std::ranges::find(marks, json.value("mark", ""));
-  if (found == marks.end()) not_a_table("mark " + json.at("mark").dump());
-  return {json.at("text").get<std::string>(), static_cast<Mark>(found - marks.begin())};
+  const auto found = std::ranges::find(kMarks, json.value("mark", ""));
+  if (found == kMarks.end()) not_a_table("mark " + json.at("mark").dump());
+  return {json.at("text").get<std::string>(), static_cast<Mark>(found - kMarks.begin())};
 }
 
 /// Of the fields `from`, or of the results files that `of` names.

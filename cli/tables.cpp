@@ -21,21 +21,10 @@ namespace fs = std::filesystem;
 constexpr size_t kNamesShown = 40;
 constexpr size_t kNumbersShown = 8;
 
-std::string in_text(const std::string& value) { return value; }
-std::string in_text(double value) { return std::to_string(value); }
-template <class T>
-std::string in_text(T value) {
-  return std::to_string(value);
-}
-
 std::vector<std::string> names_of(const Variable& variable) {
-  return std::visit(
-      [](const auto& known) {
-    std::vector<std::string> names;
-    for (const auto& value : known) names.push_back(in_text(value));
-    return names;
-      },
-      variable.values);
+  std::vector<std::string> names;
+  for (size_t i = 0; i < variable.count(); ++i) names.push_back(variable.label(i));
+  return names;
 }
 
 constexpr std::string_view kHdf5 = "\x89HDF\r\n\x1A\n";
@@ -298,8 +287,9 @@ int64_t choice(const Values& values, const Dataset& results, const char* option,
             typed, choices(results, variable)});
 }
 
-std::string trace_beside(const Values& values, const Dataset& results, const std::string& path) {
-  if (has(values, "trace")) return text(values, "trace");
+std::string trace_beside(const std::string& given, const Dataset& results,
+                         const std::string& path) {
+  if (!given.empty()) return given;
   const std::string name = results.text_attribute("trace");
   if (name.empty()) return "";
   std::error_code fault;

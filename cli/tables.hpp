@@ -14,6 +14,9 @@ Dataset open_netcdf(const std::string& path);
 /// A results file of a replay; bad data without these variables.
 Dataset open_results(const std::string& path, const std::vector<const char*>& variables);
 
+/// Marks in JSON, in the order of Mark.
+inline const std::vector<std::string> kMarks = {"", "best", "equal", "more", "less"};
+
 /// Caption of a table of these results in a paper.
 std::string title_of(const Dataset& results);
 
@@ -22,9 +25,9 @@ std::string title_of(const Dataset& results);
 int64_t choice(const Values& values, const Dataset& results, const char* option,
                const char* variable);
 
-/// Path of the trace: --trace, or where the results say, or by its name beside them, in this folder
-/// or in data/. Empty when it is not there.
-std::string trace_beside(const Values& values, const Dataset& results, const std::string& path);
+/// Path of the trace: the one given, or where the results say, or by its name beside them, in this
+/// folder or in data/. Empty when it is not there.
+std::string trace_beside(const std::string& given, const Dataset& results, const std::string& path);
 
 // The table of best settings that `kvsim sweep` ends with, in its forms.
 

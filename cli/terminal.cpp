@@ -37,6 +37,22 @@ bool drives_terminal(uint32_t code) {
          (code >= 0x2066 && code <= 0x2069);
 }
 
+/// In JSON what is ASCII is escaped already, and \u is the one way to escape.
+std::string safe(const std::string& text, bool json) {
+  std::string result;
+  for (size_t i = 0; i < text.size();) {
+    const size_t length = h5::utf8_length(text, i), bytes = std::max<size_t>(length, 1);
+    const uint32_t code = code_point(text, i, bytes);
+    if (json ? length <= 1 || !drives_terminal(code) : length > 0 && !drives_terminal(code))
+      result.append(text, i, bytes);
+    else
+      result += !json && code < 0x100 ? fmt::format("\\x{:02x}", code)
+                                      : fmt::format("\\u{:04x}", code);
+    i += bytes;
+  }
+  return result;
+}
+
 constexpr auto kBarEvery = std::chrono::milliseconds(100);
 constexpr int kMostCells = 30;
 
@@ -72,43 +88,17 @@ int terminal_width(std::FILE* stream) {
   return 80;
 }
 
+std::string printable(const std::string& text) { return safe(text, false); }
+std::string printable_json(const std::string& document) { return safe(document, true); }
+
 std::string printable_lines(const std::string& text) {
   std::string shown;
   for (const std::string& line : lines_of(text)) shown += printable(line) + "\n";
   return shown;
 }
 
-std::string printable_json(const std::string& document) {
-  std::string result;
-  for (size_t i = 0; i < document.size();) {
-    const size_t length = std::max<size_t>(h5::utf8_length(document, i), 1);
-    const uint32_t code = length == 1 ? 0 : code_point(document, i, length);
-    if (drives_terminal(code) && length > 1)
-      result += fmt::format("\\u{:04x}", code);
-    else
-      result.append(document, i, length);
-    i += length;
-  }
-  return result;
-}
-
 std::string counted(int64_t count, const std::string& noun) {
   return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
-}
-
-std::string printable(const std::string& text) {
-  std::string result;
-  for (size_t i = 0; i < text.size();) {
-    const size_t length = h5::utf8_length(text, i);
-    const auto code = length == 0 ? static_cast<unsigned char>(text[i])
-                                  : code_point(text, i, length);
-    if (length == 0 || drives_terminal(code))
-      result += code < 0x100 ? fmt::format("\\x{:02x}", code) : fmt::format("\\u{:04x}", code);
-    else
-      result.append(text, i, length);
-    i += std::max<size_t>(length, 1);
-  }
-  return result;
 }
 
 void report_progress_as_json() { as_json = true; }

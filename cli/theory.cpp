@@ -29,26 +29,21 @@ std::vector<Option> options() {
           {"json"}};
 }
 
-double real(const Values& values, const char* name, double fallback, double least, double most) {
-  if (!has(values, name)) return fallback;
-  return parse_real(text(values, name), std::string("--") + name, least, most);
-}
-
 RiskModel read_model(const Values& values) {
   constexpr double kHuge = 1e12;
   RiskModel model;
-  if (has(values, "m")) model.m = parse_count(text(values, "m"), "--m", 1, 1 << 12);
-  model.epsilon = real(values, "epsilon", model.epsilon, 1e-9, 1);
-  model.a = real(values, "a", model.a, 0, kHuge);
-  model.b = real(values, "b", model.b, 0, kHuge);
-  model.c = real(values, "c", model.c, 0, kHuge);
+  model.m = count_of(values, "m", model.m, 1, 1 << 12);
+  model.epsilon = real_of(values, "epsilon", model.epsilon, 1e-9, 1);
+  model.a = real_of(values, "a", model.a, 0, kHuge);
+  model.b = real_of(values, "b", model.b, 0, kHuge);
+  model.c = real_of(values, "c", model.c, 0, kHuge);
   if (model.a > model.b || model.b >= model.c)
     usage_error({"levels out of order", "theory",
                  fmt::format("--a {} --b {} --c {}", model.a, model.b, model.c), "a <= b < c"});
-  model.prior = real(values, "prior", std::min(model.prior, model.c), 0, model.c);
-  model.steady = real(values, "steady", model.steady, 0, kHuge);
+  model.prior = real_of(values, "prior", std::min(model.prior, model.c), 0, model.c);
+  model.steady = real_of(values, "steady", model.steady, 0, kHuge);
   if (!has(values, "dwell")) return model;
-  model.dwell = real(values, "dwell", 1, 1, kHuge);
+  model.dwell = real_of(values, "dwell", 1, 1, kHuge);
   if (model.epsilon == 1 || model.entering() > 1)
     usage_error({"no such chain", "--dwell",
                  fmt::format("{} with --epsilon {}", *model.dwell, model.epsilon),
@@ -123,9 +118,7 @@ void print_table(const RiskModel& model, const std::vector<RiskRow>& rows, int64
 
 int run(const Values& values) {
   const RiskModel model = read_model(values);
-  const int64_t samples = has(values, "samples")
-                              ? parse_count(text(values, "samples"), "--samples", 2, 100000000)
-                              : 100000;
+  const int64_t samples = count_of(values, "samples", 100000, 2, 100000000);
   const std::vector<RiskSample> sampled = simulate_risk(model, sizes_up_to(model.m), samples,
                                                         seed(values));
   const std::vector<RiskRow> rows = risk_rows(model, sampled.back());

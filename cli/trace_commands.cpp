@@ -36,12 +36,6 @@ std::vector<Option> options() {
           {"overwrite"}};
 }
 
-int64_t count(const Values& values, const char* name, int64_t otherwise, int64_t least,
-              int64_t most) {
-  if (!has(values, name)) return otherwise;
-  return parse_count(text(values, name), std::string("--") + name, least, most);
-}
-
 ElementType parse_type(const std::string& name) {
   for (const ElementType type : {ElementType::float32, ElementType::float16, ElementType::bfloat16})
     if (name == element_name(type)) return type;
@@ -76,8 +70,7 @@ std::vector<Span> parse_spans(const Values& values, int64_t prompt) {
                    "one that begins at " + std::to_string(last_end) + " or later"});
     span.end = parse_count(item.substr(dash + 1), "--spans", span.begin, prompt);
     last_end = span.end;
-    const bool twice = std::any_of(spans.begin(), spans.end(),
-                                   [&](const Span& other) { return other.name == span.name; });
+    const bool twice = std::ranges::count(spans, span.name, &Span::name) > 0;
     if (twice || !span_name_fault(span.name).empty())
       usage_error({twice ? "span name used twice" : "bad span name", "--spans", span.name});
     spans.push_back(span);
@@ -88,29 +81,28 @@ std::vector<Span> parse_spans(const Values& values, int64_t prompt) {
 SynthConfig read_config(const Values& values) {
   constexpr int64_t kMost = int64_t{1} << 24;
   SynthConfig config;
-  config.prompt = count(values, "prompt", config.prompt, 1, kMost);
-  config.steps = count(values, "steps", config.steps, 0, kMost);
-  config.num_layers = static_cast<int>(count(values, "num-layers", config.num_layers, 1, 10000));
-  config.heads = static_cast<int>(count(values, "heads", config.heads, 1, 4096));
+  config.prompt = count_of(values, "prompt", config.prompt, 1, kMost);
+  config.steps = count_of(values, "steps", config.steps, 0, kMost);
+  config.num_layers = static_cast<int>(count_of(values, "num-layers", config.num_layers, 1, 10000));
+  config.heads = static_cast<int>(count_of(values, "heads", config.heads, 1, 4096));
   config.kv_heads = static_cast<int>(
-      count(values, "kv-heads", std::min(config.kv_heads, config.heads), 1, config.heads));
+      count_of(values, "kv-heads", std::min(config.kv_heads, config.heads), 1, config.heads));
   if (config.heads % config.kv_heads != 0)
     usage_error({"not a divisor of --heads", "--kv-heads", std::to_string(config.kv_heads),
                  "a divisor of " + std::to_string(config.heads)});
-  config.head_dim = count(values, "head-dim", config.head_dim, 4, 65536);
-  config.value_dim = count(values, "value-dim", config.head_dim, 1, 65536);
-  config.hidden = count(values, "hidden", config.hidden, 1, 1 << 20);
+  config.head_dim = count_of(values, "head-dim", config.head_dim, 4, 65536);
+  config.value_dim = count_of(values, "value-dim", config.head_dim, 1, 65536);
+  config.hidden = count_of(values, "hidden", config.hidden, 1, 1 << 20);
   if (has(values, "dtype")) config.type = parse_type(text(values, "dtype"));
   config.query_window = parse_queries(text(values, "queries"));
   if (config.query_window == 0 && config.steps == 0)
     usage_error(
         {"no query is left to store", "--queries", "", "window:1 or more, or --steps above 0"});
   config.spans = parse_spans(values, config.prompt);
-  if (has(values, "softcap"))
-    config.softcap = parse_real(text(values, "softcap"), "--softcap", 1e-3, 1e6);
-  config.sliding_window = count(values, "sliding-window", 0, 1, kMost);
+  config.softcap = real_of(values, "softcap", 0, 1e-3, 1e6);
+  config.sliding_window = count_of(values, "sliding-window", 0, 1, kMost);
   config.sink = has(values, "sink");
-  config.probe_chunk = count(values, "probe", 0, 1, kMost);
+  config.probe_chunk = count_of(values, "probe", 0, 1, kMost);
   config.seed = seed(values);
   return config;
 }
@@ -154,9 +146,8 @@ std::vector<Option> options() {
           {"json"}};
 }
 
-double tolerance(const Values& values, const TraceReader& trace) {
-  if (has(values, "tolerance"))
-    return parse_real(text(values, "tolerance"), "--tolerance", 0, 1e300);
+/// What passes unless --tolerance says otherwise.
+double usual_tolerance(const TraceReader& trace) {
   for (const LayerHeader& layer : trace.headers())
     for (const ElementType type : {layer.q, layer.k, layer.v, layer.wo})
       if (type != ElementType::float32) return 1e-2;
@@ -204,7 +195,7 @@ void print_check(const LayerCheck& check, bool passed) {
 int run(const Values& values) {
   const TraceReader trace(text(values, "trace"));
   for (const std::string& warning : trace.warnings()) note(warning);
-  const double limit = tolerance(values, trace);
+  const double limit = real_of(values, "tolerance", usual_tolerance(trace), 0, 1e300);
   const bool json = has(values, "json");
   std::vector<LayerCheck> checks;
   std::set<int> layers, failed;

@@ -132,7 +132,8 @@ class InputFile {
  private:
   friend class InputDataset;
   Handle open(const std::string& object) const;
-  Handle open_attribute(const std::string& object, const char* name) const;
+  /// Invalid when absent. One that is no `list` has one value.
+  Handle open_attribute(const std::string& object, const char* name, bool list = false) const;
   template <class Number>
   std::optional<Number> number_attribute(const std::string& object, const char* name,
                                          H5T_class_t kind, hid_t as, const char* expected) const;

@@ -199,13 +199,14 @@ InputDataset InputFile::dataset(const std::string& object) const {
   return InputDataset(*this, object, std::move(id));
 }
 
-Handle InputFile::open_attribute(const std::string& object, const char* name) const {
+Handle InputFile::open_attribute(const std::string& object, const char* name, bool list) const {
   const ReadingGuard guard(path_);
   const Handle owner = open(object);
   const htri_t there = H5Aexists(owner.get(), name);
   if (there == 0) return Handle();
   Handle attribute(there > 0 ? H5Aopen(owner.get(), name, H5P_DEFAULT) : H5I_INVALID_HID);
   if (!attribute.valid()) fail(attribute_place(object, name), "cannot be read");
+  if (list) return attribute;
   const Handle space(H5Aget_space(attribute.get()));
   // NetCDF knows no scalar attributes: h5netcdf and xarray write an array of one.
   const hssize_t count = H5Sget_simple_extent_npoints(space.get());
@@ -286,12 +287,9 @@ uint64_t InputFile::address(const std::string& object) const {
 std::vector<uint64_t> InputFile::scale_addresses(const std::string& dataset) const {
   constexpr const char* kList = "DIMENSION_LIST";
   const ReadingGuard guard(path_);
-  const Handle owner = open(dataset);
-  const htri_t there = H5Aexists(owner.get(), kList);
-  if (there == 0) return {};
+  const Handle attribute = open_attribute(dataset, kList, true);
+  if (!attribute.valid()) return {};
   const std::string place = attribute_place(dataset, kList);
-  const Handle attribute(there > 0 ? H5Aopen(owner.get(), kList, H5P_DEFAULT) : H5I_INVALID_HID);
-  if (!attribute.valid()) fail(place, "cannot be read");
   const Handle type(H5Aget_type(attribute.get())), space(H5Aget_space(attribute.get()));
   const Handle element(H5Tget_class(type.get()) == H5T_VLEN ? H5Tget_super(type.get())
                                                             : H5I_INVALID_HID);

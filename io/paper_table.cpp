@@ -112,28 +112,26 @@ std::string text_cell(const PaperTable::Cell& cell, bool marked) {
   return cell.text + (marked ? std::string(1, " *~><"[static_cast<size_t>(cell.mark)]) : "");
 }
 
+/// Texts around a marked cell, by Mark.
+using Around = std::pair<const char*, const char*>[5];
+constexpr Around kMarkdown = {{"", ""}, {"**", "**"}, {"", "†"}, {"", "&gt;"}, {"", "&lt;"}};
+constexpr Around kLatex = {{"", ""},
+                           {"\\textbf{", "}"},
+                           {"", "\\rlap{\\textsuperscript{\\dag}}"},
+                           {"", "\\rlap{$^{>}$}"},
+                           {"", "\\rlap{$^{<}$}"}};
+
+std::string between(const Around& marks, Mark mark, const std::string& text) {
+  const auto& [before, behind] = marks[static_cast<size_t>(mark)];
+  return before + text + behind;
+}
+
 std::string markdown_cell(const PaperTable::Cell& cell) {
-  const std::string text = markdown(cell.text);
-  switch (cell.mark) {
-    case Mark::best: return "**" + text + "**";
-    case Mark::equal: return text + "†";
-    case Mark::more: return text + "&gt;";
-    case Mark::less: return text + "&lt;";
-    case Mark::none: break;
-  }
-  return text;
+  return between(kMarkdown, cell.mark, markdown(cell.text));
 }
 
 std::string latex_cell(const PaperTable::Cell& cell) {
-  const std::string text = latex(cell.text);
-  switch (cell.mark) {
-    case Mark::best: return "\\textbf{" + text + "}";
-    case Mark::equal: return text + "\\rlap{\\textsuperscript{\\dag}}";
-    case Mark::more: return text + "\\rlap{$^{>}$}";
-    case Mark::less: return text + "\\rlap{$^{<}$}";
-    case Mark::none: break;
-  }
-  return text;
+  return between(kLatex, cell.mark, latex(cell.text));
 }
 
 /// A heading over as many lines as it has words, where it is longer than the numbers below it.

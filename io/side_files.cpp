@@ -47,22 +47,6 @@ std::vector<std::string> further_columns(const std::vector<TableSource>& sources
   return columns;
 }
 
-/// Text of one index of a dimension: its coordinate's value.
-std::string label(const Dataset& dataset, const std::string& dim, int64_t index) {
-  return std::visit(
-      [index](const auto& values) -> std::string {
-        using Value = std::decay_t<decltype(values[0])>;
-        if constexpr (std::is_same_v<Value, std::string>) {
-          return values[index];
-        } else if constexpr (std::is_same_v<Value, double>) {
-          return shortest(values[index]);
-        } else {
-          return std::to_string(values[index]);
-        }
-      },
-      dataset.at(dim).values);
-}
-
 bool is_summary(const Variable& variable) {
   if (variable.type() != VariableType::float64 || variable.dims.size() < 2) return false;
   return std::ranges::all_of(variable.dims, [](const std::string& dim) {
@@ -94,7 +78,7 @@ std::string label_of(const Dataset& dataset, const Variable& variable,
                      const std::vector<int64_t>& index, const std::string& dim) {
   const auto found = std::find(variable.dims.begin(), variable.dims.end(), dim);
   if (found == variable.dims.end()) return "";
-  return label(dataset, dim, index[found - variable.dims.begin()]);
+  return dataset.at(dim).label(index[found - variable.dims.begin()]);
 }
 
 constexpr std::string_view kFunction = "python:";
@@ -176,7 +160,7 @@ std::string tidy_json(const std::vector<TableSource>& sources) {
       nlohmann::ordered_json row;
       for (size_t axis = 0; axis < index.size(); ++axis) {
         const std::string& dim = variable.dims[axis];
-        const std::string name = label(*dataset, dim, index[axis]);
+        const std::string name = dataset->at(dim).label(index[axis]);
         switch (dataset->at(dim).type()) {
           case VariableType::text: row[dim] = name; break;
           case VariableType::float64: row[dim] = dataset->row(dim, {index[axis]})[0]; break;

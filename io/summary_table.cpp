@@ -30,23 +30,16 @@ struct Column {
   }
 };
 
-std::string share_text(double value) {
-  return std::isnan(value) ? "-" : fmt::format("{:.3f}", value);
-}
+constexpr const char* kError = "";
+constexpr const char* kShare = "{:.3f}";
+constexpr const char* kCount = "{:.0f}";
 
 /// Errors span decades: three significant digits, without exponents where that reads well.
-std::string error_text(double value) {
+std::string number_text(double value, const char* format) {
   if (std::isnan(value)) return "-";
+  if (*format != '\0') return fmt::format(fmt::runtime(format), value);
   if (value == 0) return "0";
   return value < 1e-3 || value >= 1e4 ? fmt::format("{:.1e}", value) : fmt::format("{:.3f}", value);
-}
-
-std::string count_text(double value) {
-  return std::isnan(value) ? "-" : fmt::format("{:.0f}", value);
-}
-
-std::string ratio_text(double value) {
-  return std::isnan(value) ? "-" : fmt::format("{:.1f}x", value);
 }
 
 double sum(std::span<const double> values) {
@@ -57,21 +50,43 @@ double sum(std::span<const double> values) {
   return total;
 }
 
-using TableFold = double (*)(std::span<const double>);
 double itself(std::span<const double> values) { return values[0]; }
 
-/// Adds one column: `variable` folded over what follows policy and budget, policies in `order`.
-void add_measure(const Dataset& dataset, const std::vector<int64_t>& order,
-                 std::vector<Column>& columns, const char* over, const char* head, const char* name,
-                 const char* variable, TableFold fold, std::string (*text)(double),
-                 bool alarm_when_low = false) {
-  if (!dataset.has(variable)) return;
-  Column column{over, head, name, {}, {}};
+/// A column of numbers: a variable folded over what follows policy and budget.
+struct Shown {
+  const char *over, *head, *name, *variable;
+  double (*fold)(std::span<const double>);
+  const char* format;
+  bool alarm_when_low = false;
+};
+/// The number that policies are judged by stands first: of a closed loop, of a replay.
+constexpr Shown kLoss = {"loss,", "nats", "loss, nats", "", itself, kError};
+constexpr Shown kStream = {"stream", "error", "stream error", "stream_error_rms", itself, kError};
+constexpr Shown kShown[] = {
+    {"worst", "step", "worst step", "kl_divergence_max", itself, kError},
+    {"log-likelihood", "lost", "log-likelihood lost", "nll_difference_mean", itself, kError},
+    {"same", "token", "same token", "top1_agreement_mean", itself, kShare},
+    {"tokens", "written", "tokens written", "generated_agreement", itself, kCount},
+    {"retained", "mean", "importance retained, mean", "retained_importance_mean", mean, kShare,
+     true},
+    {"importance", "worst", "importance retained, worst", "retained_importance_min", minimum,
+     kShare, true},
+    {"", "outliers", "outliers", "outlier_count", sum, kCount},
+    {"output", "mean", "output error, mean", "output_error_mean", mean, kError},
+    {"error", "worst", "output error, worst", "output_error_max", maximum, kError},
+    {"residual", "worst", "residual error, worst", "residual_error_max", maximum, kError},
+    {"", "smaller", "smaller", "compression", itself, "{:.1f}x"}};
+
+/// Policies in `order`.
+void add_column(const Dataset& dataset, const std::vector<int64_t>& order, const Shown& shown,
+                std::vector<Column>& columns) {
+  if (!dataset.has(shown.variable)) return;
+  Column column{shown.over, shown.head, shown.name, {}, {}};
   for (const int64_t p : order)
     for (int64_t b = 0; b < dataset.size("budget"); ++b) {
-      const double value = fold(dataset.row(variable, {p, b}));
-      column.cells.push_back(text(value));
-      column.alarming.push_back(alarm_when_low && value < kLowShare);
+      const double value = shown.fold(dataset.row(shown.variable, {p, b}));
+      column.cells.push_back(number_text(value, shown.format));
+      column.alarming.push_back(shown.alarm_when_low && value < kLowShare);
     }
   columns.push_back(std::move(column));
 }
@@ -131,33 +146,14 @@ Summary summarised(const Dataset& dataset) {
   summary.order = summary.found.order;
   if (summary.order.empty()) summary.order = ascending<int64_t>(dataset.size("policy"));
   summary.columns = name_columns(dataset, summary.order);
-  const auto add_column = [&](const char* over, const char* head, const char* name,
-                              const char* variable, TableFold fold, std::string (*shown)(double),
-                              bool alarm_when_low = false) {
-    add_measure(dataset, summary.order, summary.columns, over, head, name, variable, fold, shown,
-                alarm_when_low);
-  };
-  // The number that policies are judged by stands first.
   const char* const lead = judged_by(dataset);
-  const bool losses = lead != nullptr && std::string_view(lead).starts_with("kl");
-  add_column(losses ? "loss," : "stream", losses ? "nats" : "error",
-             losses ? "loss, nats" : "stream error", lead == nullptr ? "stream_error_rms" : lead,
-             itself, error_text);
-  add_column("worst", "step", "worst step", "kl_divergence_max", itself, error_text);
-  add_column("log-likelihood", "lost", "log-likelihood lost", "nll_difference_mean", itself,
-             error_text);
-  add_column("same", "token", "same token", "top1_agreement_mean", itself, share_text);
-  add_column("tokens", "written", "tokens written", "generated_agreement", itself, count_text);
-  add_column("retained", "mean", "importance retained, mean", "retained_importance_mean", mean,
-             share_text, true);
-  add_column("importance", "worst", "importance retained, worst", "retained_importance_min",
-             minimum, share_text, true);
-  add_column("", "outliers", "outliers", "outlier_count", sum, count_text);
-  add_column("output", "mean", "output error, mean", "output_error_mean", mean, error_text);
-  add_column("error", "worst", "output error, worst", "output_error_max", maximum, error_text);
-  add_column("residual", "worst", "residual error, worst", "residual_error_max", maximum,
-             error_text);
-  add_column("", "smaller", "smaller", "compression", itself, ratio_text);
+  Shown first = kStream;
+  if (lead != nullptr && std::string_view(lead).starts_with("kl")) {
+    first = kLoss;
+    first.variable = lead;
+  }
+  add_column(dataset, summary.order, first, summary.columns);
+  for (const Shown& shown : kShown) add_column(dataset, summary.order, shown, summary.columns);
   return summary;
 }
 

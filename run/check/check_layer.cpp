@@ -140,19 +140,19 @@ void check_plain(const TraceReader& reader, const StudyOptions& options, const D
       continue;
     }
     for (int64_t b = 0; b < results.size("budget"); ++b) {
-      const PlainMeasures right = plain.measure(sets_of(results, info, p, b, place));
-      const auto add = [&](const char* variable, const std::vector<double>& values) {
+      const std::vector<PlainMeasures> right = plain.measure(sets_of(results, info, p, b, place));
+      const auto add = [&](const char* variable, double PlainMeasures::*of) {
         if (!results.has(variable)) return;
         const auto row = results.row(variable, {p, b, place});
         for (size_t k = 0; k < steps.size(); ++k) {
-          theirs[variable].push_back(values[k]);
+          theirs[variable].push_back(right[k].*of);
           ours[variable].push_back(row[steps[k]]);
         }
       };
-      add("output_error", right.output_error);
+      add("output_error", &PlainMeasures::output_error);
       if (options.scope != Scope::prompt) continue;  // shares of other entries
-      add("retained_attention", right.retained_attention);
-      add("retained_importance", right.retained_importance);
+      add("retained_attention", &PlainMeasures::retained_attention);
+      add("retained_importance", &PlainMeasures::retained_importance);
     }
   }
   result.plain = compare(ours, theirs);
@@ -170,21 +170,13 @@ void PlainLayer::prepare(int head) {
   Head& own = heads_[head];
   for (const int64_t row : rows_) own.attention.push_back(attention_row(layer_, head, row));
   for (int64_t i = 0; i < layer_.info->prompt_len; ++i) {
+    const std::vector<double> value = row_of(layer_.v, head / layer_.info->group_size(), i);
     std::vector<double> projected(layer_.info->hidden_size, 0.0);
-    add_projected(head, value(head, i), projected);
+    for (int64_t k = 0; k < std::ssize(value); ++k) {
+      const std::vector<double> row = row_of(layer_.wo, head, k);
+      for (size_t c = 0; c < row.size(); ++c) projected[c] += value[k] * row[c];
+    }
     own.weight.push_back(norm(projected, squares_));
-  }
-}
-
-std::vector<double> PlainLayer::value(int head, int64_t entry) const {
-  return row_of(layer_.v, head / layer_.info->group_size(), entry);
-}
-
-void PlainLayer::add_projected(int head, const std::vector<double>& x,
-                               std::vector<double>& sum) const {
-  for (int64_t k = 0; k < std::ssize(x); ++k) {
-    const std::vector<double> row = row_of(layer_.wo, head, k);
-    for (size_t c = 0; c < row.size(); ++c) sum[c] += x[k] * row[c];
   }
 }
 
@@ -218,24 +210,16 @@ PlainMeasures PlainLayer::of_row(const PlainSets& kept, size_t r) const {
   std::vector<double> changed = added_to_stream(layer_, rows_[r], moved_outputs);
   for (size_t c = 0; c < changed.size(); ++c) changed[c] -= whole[c];
   const double error = norm(changed, true), output = norm(whole, true);
-  const double undefined = kUndefined;
-  return {{share(attended_kept, attended)},
-          {share(important_kept, important)},
-          {error == 0    ? 0
-           : output == 0 ? undefined
-                         : error / output}};
+  return {share(attended_kept, attended), share(important_kept, important),
+          error == 0    ? 0
+          : output == 0 ? kUndefined
+                        : error / output};
 }
 
-PlainMeasures PlainLayer::measure(const PlainSets& kept) const {
+std::vector<PlainMeasures> PlainLayer::measure(const PlainSets& kept) const {
   std::vector<PlainMeasures> rows(rows_.size());
   parallel_for(std::ssize(rows), [&](int64_t r) { rows[r] = of_row(kept, r); });
-  PlainMeasures all;
-  for (const PlainMeasures& row : rows) {
-    all.retained_attention.push_back(row.retained_attention[0]);
-    all.retained_importance.push_back(row.retained_importance[0]);
-    all.output_error.push_back(row.output_error[0]);
-  }
-  return all;
+  return rows;
 }
 
 LayerCheckResult check_run(const TraceReader& reader, const StudyOptions& options,
@@ -244,7 +228,6 @@ LayerCheckResult check_run(const TraceReader& reader, const StudyOptions& option
   again.save_keep = true;
   const auto run = [&](Backend& with) { return Study(reader, again).run(with); };
   LayerCheckResult result;
-  result.layer = layer;
   const Dataset same = run(backend);
   for (const CheckedVariable& variable : compare(values_of(results, layer), values_of(same, layer)))
     if (variable.difference != 0)

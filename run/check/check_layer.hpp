@@ -8,11 +8,11 @@
 /// what `kvsim replay --check` judges a run by.
 namespace kvsim {
 
-/// Measures of one set of kept entries, per step; NaN where they are not defined.
+/// Measures of one set of kept entries at one step; NaN where they are not defined.
 struct PlainMeasures {
-  std::vector<double> retained_attention;
-  std::vector<double> retained_importance;
-  std::vector<double> output_error;
+  double retained_attention = 0;
+  double retained_importance = 0;
+  double output_error = 0;
 };
 
 /// Which entries of the prompt a query head still has: [Hq][n].
@@ -24,7 +24,8 @@ class PlainLayer {
   /// importance by the 2-norm instead of the 1-norm.
   PlainLayer(const LayerTrace& layer, std::vector<int64_t> rows, bool squares);
 
-  PlainMeasures measure(const PlainSets& kept) const;
+  /// [row]
+  std::vector<PlainMeasures> measure(const PlainSets& kept) const;
 
  private:
   struct Head {
@@ -32,8 +33,6 @@ class PlainLayer {
     std::vector<double> weight;                  ///< [n] norm of v_i W
   };
   void prepare(int head);
-  std::vector<double> value(int head, int64_t entry) const;
-  void add_projected(int head, const std::vector<double>& x, std::vector<double>& sum) const;
   PlainMeasures of_row(const PlainSets& kept, size_t r) const;
 
   const LayerTrace& layer_;
@@ -52,7 +51,6 @@ struct CheckedVariable {
 
 /// Findings of `kvsim replay --check` in one layer.
 struct LayerCheckResult {
-  int layer = 0;
   std::vector<CheckedVariable> plain;  ///< against float64 (PlainLayer)
   std::vector<std::string> left_out;   ///< records that do more than drop: no plain form here
   std::vector<CheckedVariable> other;  ///< against another backend or instruction set

@@ -30,16 +30,11 @@ bool keeps(const Dataset& results, int64_t policy, int64_t budget, double share)
          results.row("realised_ratio", {policy, budget})[0] == share;
 }
 
-bool rounds_nothing(const Dataset& results, int64_t policy, int64_t budget) {
-  if (!results.has("quantization_error_mean")) return false;
-  const auto errors = results.row("quantization_error_mean", {policy, budget});
-  return std::ranges::all_of(errors, [](double error) { return error == 0; });  // NaN: unknown
-}
-
-bool merges_nothing(const Dataset& results, int64_t policy, int64_t budget) {
-  if (!results.has("merge_count") || keeps(results, policy, budget, 1.0)) return false;
-  const auto slots = results.row("merge_count", {policy, budget});
-  return std::ranges::all_of(slots, [](double count) { return count == 0; });
+/// NaN is unknown, and no zero.
+bool all_zero(const Dataset& results, const char* variable, int64_t policy, int64_t budget) {
+  if (!results.has(variable)) return false;
+  const auto values = results.row(variable, {policy, budget});
+  return std::ranges::all_of(values, [](double value) { return value == 0; });
 }
 
 /// All scores of all heads are equal, as the variable `unranked` says.
@@ -111,11 +106,17 @@ std::string idle_settings(const Dataset& results, const std::vector<Record>& rec
         "no entry of the prompt is kept");
     const KindInfo& merge = chosen<Merge>(settings).info();
     if (contains(merge.keys, "merge_threshold"))
-      say(budgets_where(results, [&](int64_t b) { return merges_nothing(results, policy, b); }),
+      say(budgets_where(
+              results,
+              [&](int64_t b) {
+        return !keeps(results, policy, b, 1.0) && all_zero(results, "merge_count", policy, b);
+              }),
           "merge=" + merge.name + " merges nothing, no entry is as near to another as " +
               settings.text(keys::merge_threshold) + " (key merge_threshold)");
     if (quantizer(settings).changes_entries())
-      say(budgets_where(results, [&](int64_t b) { return rounds_nothing(results, policy, b); }),
+      say(budgets_where(
+              results,
+              [&](int64_t b) { return all_zero(results, "quantization_error_mean", policy, b); }),
           "quantize=" + settings.text("quantize") +
               " rounds no entry (those of quant_residual stay as they are)");
   }

@@ -15,19 +15,8 @@ namespace {
 
 using nlohmann::ordered_json;
 
-const char* type_name(VariableType type) {
-  switch (type) {
-    case VariableType::float64: return "float64";
-    case VariableType::int32: return "int32";
-    case VariableType::int64: return "int64";
-    case VariableType::uint8: return "uint8";
-    case VariableType::text: break;
-  }
-  return "text";
-}
-
 std::string form(VariableType type, const std::vector<std::string>& dims) {
-  return fmt::format("{} over [{}]", type_name(type), fmt::join(dims, ", "));
+  return fmt::format("{} over [{}]", type_text(type), fmt::join(dims, ", "));
 }
 
 void check_program(const Dataset& results, const std::string& path) {

@@ -127,7 +127,183 @@ void describe_run(Dataset& dataset, const TraceReader& reader, const StudyPlan& 
     dataset.set_attribute("stream_error_note", "Stream error is of " + layers + ".");
 }
 
+/// Dimensions, coordinates and undefined variables of a run.
+Dataset empty_results(const RunShape& run) {
+  Dataset dataset;
+  for (const VariableDeclaration& declaration : declared_variables()) {
+    if (!is_written(declaration, run)) continue;
+    if (declaration.known == nullptr) {
+      dataset.add(make_variable(declaration, dataset));
+      continue;
+    }
+    VariableValues values = declaration.known(run);
+    if (declaration.is_coordinate())
+      dataset.add_dimension(declaration.name,
+                            std::visit([](const auto& v) { return std::ssize(v); }, values));
+    Variable variable = make_variable(declaration, dataset);
+    variable.values = std::move(values);
+    dataset.add(std::move(variable));
+  }
+  return dataset;
+}
+
+MeasureNeeds together(const std::vector<std::unique_ptr<Measure>>& measures) {
+  MeasureNeeds all;
+  for (const auto& measure : measures) {
+    const MeasureNeeds own = measure->needs();
+    all.attention_columns = std::max(all.attention_columns, own.attention_columns);
+    all.head_norms |= own.head_norms;
+    all.rounding_norms |= own.rounding_norms;
+    all.span_parts |= own.span_parts;
+    all.slot_changes |= own.slot_changes;
+    all.pairs |= own.pairs;
+    all.epochs |= own.epochs;
+  }
+  return all;
+}
+
 }  // namespace
+
+/// The results of one study, and the measures that fill them: each is made if some variable of it
+/// is written. All that it is given must outlive it.
+class StudyMeasures {
+ public:
+  StudyMeasures(const RunShape& run, const SideFiles& files, std::vector<int64_t> projected_steps)
+      : dataset_(empty_results(run)), run_{run, files, std::move(projected_steps)} {
+    for (const MeasureKind& kind : measure_kinds()) {
+      const bool written = std::ranges::any_of(
+          kind.declaration->variables(),
+          [&](const VariableDeclaration& variable) { return dataset_.has(variable.name); });
+      if (written) measures_.push_back(kind.make(run_));
+    }
+    needs_ = together(measures_);
+  }
+
+  /// Work of a layer's replay for the measures.
+  PrefillOptions replay_options() const {
+    PrefillOptions options;
+    options.scope = run_.options.scope;
+    options.norm = run_.options.importance;
+    options.seed = run_.options.seed;
+    options.slot_changes = needs_.slot_changes;
+    options.pairs = needs_.pairs;
+    if (needs_.span_parts)
+      for (const SpanTokens& span : run_.spans) options.parts.push_back(span.ranges);
+    if (!needs_.head_norms) options.output_steps = run_.projected_steps;
+    return options;
+  }
+  bool sees_epochs() const { return needs_.epochs; }
+  /// One layer: its measures are written when Layer::finish() returns.
+  class Layer;
+
+  /// Adds what is known only at the end, and hands the results over.
+  Dataset finish() {
+    MeasureResults results(dataset_);
+    for (const auto& measure : measures_) measure->finish_run(results);
+    return std::move(dataset_);
+  }
+
+ private:
+  Dataset dataset_;
+  MeasureRun run_;
+  std::vector<std::unique_ptr<Measure>> measures_;
+  MeasureNeeds needs_;  ///< of all
+};
+
+class StudyMeasures::Layer {
+ public:
+  Layer(StudyMeasures& study, LayerWork& work, int64_t index, const LayerReplay& replay,
+        const std::vector<Record>& records)
+      : study_(study), norms_(work, replay.count(), study.run_.projected_steps,
+                              study.needs_.head_norms, study.needs_.rounding_norms),
+        layer_{work, index, replay, records, study.run_.options.records.size(), norms_},
+        results_(study.dataset_) {
+    for (const auto& measure : study_.measures_) measure->start(layer_);
+  }
+
+  void see(const StepBlock& block) {
+    if (block.full != nullptr)
+      for (const auto& measure : study_.measures_) measure->see_full(*block.full);
+    parallel_for(std::ssize(block.outcomes), [&](int64_t at) {  // each writes to its own series
+      for (const auto& measure : study_.measures_) measure->see(block, block.outcomes[at]);
+    });
+    norms_.add(block);
+  }
+
+  void see_epoch(LayerWork& prompt, const PrefillReplay& replay, size_t record,
+                 int64_t first_step) {
+    if (record >= layer_.shown) return;
+    const MeasuredEpoch epoch{prompt, layer_.index, replay, static_cast<int>(record), first_step};
+    for (const auto& measure : study_.measures_) measure->see_epoch(epoch, results_);
+  }
+
+  void finish() {
+    read_rows();
+    for (const auto& measure : study_.measures_) measure->finish(layer_, results_);
+  }
+
+  double projection_seconds() const { return norms_.seconds(); }
+
+ private:
+  void read_rows() {
+    std::vector<Measure*> readers;
+    for (const auto& measure : study_.measures_) {
+      if (measure->needs().attention_columns == 0) continue;
+      readers.push_back(measure.get());
+      measure->start_rows(layer_);
+    }
+    if (readers.empty()) return;
+    const AttentionPass pass{.positions = layer_.work.info().later_queries(),
+                             .look_ahead = true,
+                             .columns = study_.needs_.attention_columns};
+    for_each_attention_block(layer_.work, pass, [&](const AttentionBlock& rows, int64_t first) {
+      for (Measure* reader : readers) reader->see_rows(rows, first);
+    });
+  }
+
+  StudyMeasures& study_;
+  OutputNorms norms_;
+  MeasuredLayer layer_;
+  MeasureResults results_;
+};
+
+/// Reads layers one after the other, one ahead of the work.
+class LayersAhead {
+ public:
+  /// `order`: what next() will be asked for; `waiting`: seconds spent there. What is given must
+  /// outlive this.
+  LayersAhead(const TraceFiles& files, Backend& backend, std::vector<int> order, double& waiting)
+      : files_(files), ahead_of_(dynamic_cast<PrefetchingBackend*>(&backend)),
+        order_(std::move(order)), waiting_(waiting) {
+    start();
+  }
+
+  /// Waits for the next layer and begins to read the one after it.
+  LayerTrace next() {
+    const Stopwatch watch(waiting_);
+    LayerTrace layer = ahead_.get();
+    if (ahead_of_ != nullptr) ahead_of_->begin(layer);
+    start();
+    return layer;
+  }
+
+ private:
+  void start() {
+    if (at_ == order_.size()) return;
+    ahead_ = std::async(std::launch::async, [this, layer = order_[at_++]] {
+      LayerTrace trace = files_.layer(layer);
+      if (ahead_of_ != nullptr) ahead_of_->prefetch(trace);
+      return trace;
+    });
+  }
+
+  const TraceFiles& files_;
+  PrefetchingBackend* ahead_of_;  ///< null if it needs no word of what comes
+  std::vector<int> order_;
+  double& waiting_;
+  size_t at_ = 0;
+  std::future<LayerTrace> ahead_;
+};
 
 Study::Study(const TraceReader& reader, StudyOptions options, StudyHooks hooks)
     : reader_(reader), hooks_(std::move(hooks)), files_(reader),
@@ -161,9 +337,17 @@ Dataset Study::run(Backend& backend) {
   // Reads the whole file once more: beside the work, so that both read it while it is in memory.
   auto digest = std::async(std::launch::async, [this] { reader_.digest(); });
   passes_ = std::ssize(order);
-  LayersAhead ahead(files_, backend, order);
-  if (needs_survey()) survey_layers(ahead, backend);
-  replay_layers(ahead, backend);
+  LayersAhead ahead(files_, backend, order, times_.read);
+  if (needs_survey()) survey(ahead, backend);
+  for (int64_t l = 0; l < std::ssize(layers); ++l) {
+    say_progress(fmt::format("layer {}", layers[l]));
+    const LayerTrace trace = ahead.next();
+    LayerWork work(trace, backend, plan_.options.importance);
+    if (auto known = surveyed_norms_.extract(trace.layer))
+      work.set_projected_norms(std::move(known.mapped()));
+    run_layer(work, l);
+    ++passes_done_;
+  }
   say_progress("");
   times_.score += policies_->scoring_seconds();
   times_.rank -= policies_->scoring_seconds();
@@ -173,42 +357,22 @@ Dataset Study::run(Backend& backend) {
   return results;
 }
 
-LayerTrace Study::next(LayersAhead& ahead) {
-  const Stopwatch watch(times_.read);
-  return ahead.next();
-}
-
-void Study::survey_layers(LayersAhead& ahead, Backend& backend) {
+void Study::survey(LayersAhead& ahead, Backend& backend) {
   for (const int layer : plan_.options.layers) {
     say_progress(fmt::format("scores of layer {}", layer));
-    survey(backend, next(ahead));
+    const LayerTrace trace = ahead.next();
+    const Stopwatch watch(times_.rank);
+    LayerWork work(trace, backend, plan_.options.importance);
+    if (policies_->needs_survey()) policies_->survey(work);
+    if (periodic_->needs_survey()) periodic_->survey(trace, backend);
+    ProjectedNorms norms = work.take_projected_norms();
+    for (const auto& [norm, table] : norms) surveyed_values_ += std::ssize(table.values());
+    if (surveyed_values_ <= kSurveyedValues) surveyed_norms_[layer] = std::move(norms);
     ++passes_done_;
   }
   const Stopwatch watch(times_.rank);
   policies_->finish_survey();
   periodic_->finish_survey();
-}
-
-void Study::replay_layers(LayersAhead& ahead, Backend& backend) {
-  for (int64_t l = 0; l < std::ssize(plan_.options.layers); ++l) {
-    say_progress(fmt::format("layer {}", plan_.options.layers[l]));
-    const LayerTrace trace = next(ahead);
-    LayerWork work(trace, backend, plan_.options.importance);
-    if (auto known = surveyed_norms_.extract(trace.layer))
-      work.set_projected_norms(std::move(known.mapped()));
-    run_layer(work, l);
-    ++passes_done_;
-  }
-}
-
-void Study::survey(Backend& backend, const LayerTrace& layer) {
-  const Stopwatch watch(times_.rank);
-  LayerWork work(layer, backend, plan_.options.importance);
-  if (policies_->needs_survey()) policies_->survey(work);
-  if (periodic_->needs_survey()) periodic_->survey(layer, backend);
-  ProjectedNorms norms = work.take_projected_norms();
-  for (const auto& [norm, table] : norms) surveyed_values_ += std::ssize(table.values());
-  if (surveyed_values_ <= kSurveyedValues) surveyed_norms_[layer.layer] = std::move(norms);
 }
 
 void Study::run_layer(LayerWork& work, int64_t layer) {
@@ -246,28 +410,6 @@ void Study::run_layer(LayerWork& work, int64_t layer) {
   times_.measure += inside - measured.projection_seconds();
   const Stopwatch watch(times_.measure);
   measured.finish();
-}
-
-LayersAhead::LayersAhead(const TraceFiles& files, Backend& backend, std::vector<int> order)
-    : files_(files), ahead_of_(dynamic_cast<PrefetchingBackend*>(&backend)),
-      order_(std::move(order)) {
-  start();
-}
-
-LayerTrace LayersAhead::next() {
-  LayerTrace layer = ahead_.get();
-  if (ahead_of_ != nullptr) ahead_of_->begin(layer);
-  start();
-  return layer;
-}
-
-void LayersAhead::start() {
-  if (at_ == order_.size()) return;
-  ahead_ = std::async(std::launch::async, [this, layer = order_[at_++]] {
-    LayerTrace trace = files_.layer(layer);
-    if (ahead_of_ != nullptr) ahead_of_->prefetch(trace);
-    return trace;
-  });
 }
 
 std::string history_line(const std::string& command_line) {

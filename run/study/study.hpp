@@ -1,5 +1,4 @@
 #pragma once
-#include <future>
 #include <nlohmann/json_fwd.hpp>
 
 #include "analysis/dataset.hpp"
@@ -77,10 +76,7 @@ class Study {
 
  private:
   bool needs_survey() const;
-  void survey_layers(LayersAhead& ahead, Backend& backend);
-  void replay_layers(LayersAhead& ahead, Backend& backend);
-  LayerTrace next(LayersAhead& ahead);
-  void survey(Backend& backend, const LayerTrace& layer);
+  void survey(LayersAhead& ahead, Backend& backend);
   void run_layer(LayerWork& work, int64_t layer);
   void say_progress(const std::string& what);
 
@@ -100,68 +96,6 @@ class Study {
 
 /// A line of the attribute `history`: the time, and the command.
 std::string history_line(const std::string& command_line);
-
-/// The results of one study, and the measures that fill them: each is made if some variable of it
-/// is written.
-class StudyMeasures {
- public:
-  /// All that is referred to must outlive this.
-  StudyMeasures(const RunShape& run, const SideFiles& files, std::vector<int64_t> projected_steps);
-
-  const MeasureRun& run() const { return run_; }
-  /// Work of a layer's replay for the measures.
-  PrefillOptions replay_options() const;
-  bool sees_epochs() const { return needs_.epochs; }
-  /// One layer: its measures are written when Layer::finish() returns.
-  class Layer;
-
-  /// Adds what is known only at the end, and hands the results over.
-  Dataset finish();
-
- private:
-  Dataset dataset_;
-  MeasureRun run_;
-  std::vector<std::unique_ptr<Measure>> measures_;
-  MeasureNeeds needs_;  ///< of all
-};
-
-class StudyMeasures::Layer {
- public:
-  Layer(StudyMeasures& study, LayerWork& work, int64_t index, const LayerReplay& replay,
-        const std::vector<Record>& records);
-
-  void see(const StepBlock& block);
-  void see_epoch(LayerWork& prompt, const PrefillReplay& replay, size_t record, int64_t first_step);
-  void finish();
-  double projection_seconds() const { return norms_.seconds(); }
-
- private:
-  void read_rows();
-
-  StudyMeasures& study_;
-  OutputNorms norms_;
-  MeasuredLayer layer_;
-  MeasureResults results_;
-};
-
-/// Reads layers one after the other, one ahead of the work.
-class LayersAhead {
- public:
-  /// `order`: what next() will be asked for. What is given must outlive this.
-  LayersAhead(const TraceFiles& files, Backend& backend, std::vector<int> order);
-
-  /// Waits for the next layer and begins to read the one after it.
-  LayerTrace next();
-
- private:
-  void start();
-
-  const TraceFiles& files_;
-  PrefetchingBackend* ahead_of_;  ///< null if it needs no word of what comes
-  std::vector<int> order_;
-  size_t at_ = 0;
-  std::future<LayerTrace> ahead_;
-};
 
 /// The forms in which bytes may be made equal: `flattened`, `padded`, `paged`, `in-place`
 /// (metrics.md 9).

@@ -18,6 +18,19 @@ std::vector<int64_t> query_rows(const LayerTrace& layer, const std::vector<int64
   return rows;
 }
 
+/// How far numbers are from what was recorded, relative to it.
+struct Sums {
+  double difference = 0, size = 0;
+  void add(double found, double recorded) {
+    difference += (found - recorded) * (found - recorded);
+    size += recorded * recorded;
+  }
+  double error() const {
+    const double relative = difference == 0 ? 0 : std::sqrt(difference / size);  // x/0: infinite
+    return std::isnan(relative) ? std::numeric_limits<double>::infinity() : relative;
+  }
+};
+
 /// Both [heads][R][dv].
 LayerCheck compared(const LayerTrace& layer, const std::vector<double>& outputs,
                     const std::vector<float>& recorded_outputs) {
@@ -26,16 +39,11 @@ LayerCheck compared(const LayerTrace& layer, const std::vector<double>& outputs,
   LayerCheck result;
   result.layer = layer.layer;
   for (int64_t h = 0; h < heads; ++h) {
-    double difference = 0, size = 0;
-    for (int64_t i = h * per_head; i < (h + 1) * per_head; ++i) {
-      const double recorded = recorded_outputs[i];
-      difference += (outputs[i] - recorded) * (outputs[i] - recorded);
-      size += recorded * recorded;
-    }
-    double error = difference == 0 ? 0 : std::sqrt(difference / size);  // x/0 is infinite
-    if (std::isnan(error)) error = std::numeric_limits<double>::infinity();
-    if (h == 0 || error > result.error) {
-      result.error = error;
+    Sums sums;
+    for (int64_t i = h * per_head; i < (h + 1) * per_head; ++i)
+      sums.add(outputs[i], recorded_outputs[i]);
+    if (h == 0 || sums.error() > result.error) {
+      result.error = sums.error();
       result.head = static_cast<int>(h);
     }
   }
@@ -105,17 +113,6 @@ LayerCheck check_added(const LayerTrace& layer) {
   const std::vector<int64_t>& positions = layer.info->check_position;
   const std::vector<double> outputs = attention_outputs(layer, positions);
   const int64_t heads = layer.q.dim(0), dv = layer.value_dim(), count = std::ssize(positions);
-  struct Sums {
-    double difference = 0, size = 0;
-    void add(double found, double recorded) {
-      difference += (found - recorded) * (found - recorded);
-      size += recorded * recorded;
-    }
-    double error() const {
-      const double relative = difference == 0 ? 0 : std::sqrt(difference / size);
-      return std::isnan(relative) ? std::numeric_limits<double>::infinity() : relative;
-    }
-  };
   Sums added, inner, outer;
   for (int64_t r = 0; r < count; ++r) {
     std::vector<double> z;
