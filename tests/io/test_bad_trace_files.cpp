@@ -191,9 +191,7 @@ TEST_CASE("wrong shapes, ranks and element types are refused with what was expec
 
 TEST_CASE("positions must ascend within the trace", "[io][bad]") {
   require_refused({
-      {"negative",
-       queries({-1, 1, 2}),
-       {"query_position", "out of range", "-1 at index 0"}},
+      {"negative", queries({-1, 1, 2}), {"query_position", "out of range", "-1 at index 0"}},
       {"beyond the end", queries({3, 16}), {"16 at index 1", "0 to 15"}},
       {"descending", queries({3, 2}), {"not ascending", "2 after 3 at index 1"}},
       {"twice", queries({3, 3}), {"not ascending"}},

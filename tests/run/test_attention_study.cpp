@@ -289,6 +289,16 @@ TEST_CASE("locality against random orders of the steps", "[dynamics]") {
   }
 }
 
+TEST_CASE("locality is undefined for fewer than 32 steps", "[dynamics]") {
+  RandomTraceShape shape;
+  shape.later = 31;
+  const StudyCase study(shape, {}, {"streaming"},
+                        [](StudyOptions& o) { o.metrics = {"locality"}; });
+  for (int h = 0; h < study.info().num_query_heads; ++h)
+    for (const char* variable : {"locality", "locality_within", "locality_permuted"})
+      CHECK(std::isnan(study.value(variable, {0, h})));
+}
+
 TEST_CASE("drift of the entries whose removal changes the output most", "[dynamics]") {
   constexpr size_t kBest = 46 - kWindow;  // at budget 0.9; at 0.5 there is none
   for (const Measured& m : cases()) {

@@ -41,8 +41,7 @@ TEST_CASE("the plain form of a layer is the reference of the tests", "[run][chec
     }
   }
   CHECK(plain.retained_importance == Approx(kept / all).epsilon(1e-12));
-  CHECK(plain.output_error ==
-        Approx(reference::l2(changed) / reference::l2(whole)).epsilon(1e-10));
+  CHECK(plain.output_error == Approx(reference::l2(changed) / reference::l2(whole)).epsilon(1e-10));
 }
 
 TEST_CASE("a run agrees with plain code and with other instruction sets, and a wrong one does not",
