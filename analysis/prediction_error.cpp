@@ -18,72 +18,55 @@ size_t bin_of(double value) {
   return static_cast<size_t>(std::clamp(bits, kLowest, kHighest) - kLowest);
 }
 
-constexpr double kDecays[] = {0.5, 0.8, 0.9, 0.95, 0.99};
-constexpr size_t kSlidingRows = 32;
 constexpr double kTrimmed = 0.1;
 constexpr double kLargestChange = 300;  // nats from the first row; beyond, scores are clipped
+
+/// Kinds of predictors. A sum of rows over the sum of their weights: S <- keep S + add s, as moving
+/// averages are (KeepKV Eq. 8); or the mean of the newest rows.
+struct PredictorKind {
+  const char* name;
+  double keep, add;
+  size_t newest = 0;  ///< rows; 0: a sum
+};
+constexpr PredictorKind kPredictors[] = {{"ema 0.5", 0.5, 1 - 0.5},    {"ema 0.8", 0.8, 1 - 0.8},
+                                         {"ema 0.9", 0.9, 1 - 0.9},    {"ema 0.95", 0.95, 1 - 0.95},
+                                         {"ema 0.99", 0.99, 1 - 0.99}, {"cumulative", 1, 1},
+                                         {"sliding", 0, 0, 32},        {"last", 0, 1}};
 
 /// Predicts the scores of the entries of one head from the rows seen so far.
 class Predictor {
  public:
-  virtual ~Predictor() = default;
-  virtual void see(std::span<const double> row) = 0;
-  virtual std::vector<double> prediction() const = 0;
-};
+  explicit Predictor(const PredictorKind& kind) : kind_(kind) {}
 
-/// S <- a S + (1-a) s over the true sum of its weights (KeepKV Eq. 8).
-struct MovingAverage : Predictor {
-  explicit MovingAverage(double decay) : decay_(decay) {}
-  void see(std::span<const double> row) override {
-    sum_.resize(row.size(), 0.0);
-    for (size_t i = 0; i < row.size(); ++i) sum_[i] = decay_ * sum_[i] + (1 - decay_) * row[i];
-    weight_ = decay_ * weight_ + (1 - decay_);
-  }
-  std::vector<double> prediction() const override {
-    std::vector<double> mean = sum_;
-    for (double& x : mean) x /= weight_;
-    return mean;
-  }
-
- private:
-  double decay_;
-  double weight_ = 0;
-  std::vector<double> sum_;
-};
-
-/// Mean of the newest rows; of all of them when `most` is 0.
-struct NewestRows : Predictor {
-  explicit NewestRows(size_t most) : most_(most) {}
-  void see(std::span<const double> row) override {
-    if (most_ == 0) {
-      if (rows_.empty()) rows_.emplace_back(row.size(), 0.0);
-      for (size_t i = 0; i < row.size(); ++i) rows_[0][i] += row[i];
-      ++count_;
+  void see(std::span<const double> row) {
+    if (kind_.newest > 0) {
+      rows_.emplace_back(row.begin(), row.end());
+      if (rows_.size() > kind_.newest) rows_.pop_front();
       return;
     }
-    rows_.emplace_back(row.begin(), row.end());
-    if (rows_.size() > most_) rows_.pop_front();
-    count_ = static_cast<double>(rows_.size());
+    sum_.resize(row.size(), 0.0);
+    for (size_t i = 0; i < row.size(); ++i) sum_[i] = kind_.keep * sum_[i] + kind_.add * row[i];
+    weight_ = kind_.keep * weight_ + kind_.add;
   }
-  std::vector<double> prediction() const override {
-    std::vector<double> mean(rows_.front().size(), 0.0);
-    for (const auto& row : rows_)
-      for (size_t i = 0; i < mean.size(); ++i) mean[i] += row[i];
-    for (double& x : mean) x /= count_;
+  std::vector<double> prediction() const {
+    std::vector<double> mean = sum_;
+    double weight = weight_;
+    if (kind_.newest > 0) {
+      mean.assign(rows_.front().size(), 0.0);
+      for (const auto& row : rows_)
+        for (size_t i = 0; i < mean.size(); ++i) mean[i] += row[i];
+      weight = static_cast<double>(rows_.size());
+    }
+    for (double& x : mean) x /= weight;
     return mean;
   }
 
  private:
-  size_t most_;
-  double count_ = 0;
-  std::deque<std::vector<double>> rows_;  // their sum alone when `most` is 0
+  PredictorKind kind_;
+  double weight_ = 0;
+  std::vector<double> sum_;
+  std::deque<std::vector<double>> rows_;
 };
-
-std::unique_ptr<Predictor> make_predictor(size_t number) {
-  if (number < std::size(kDecays)) return std::make_unique<MovingAverage>(kDecays[number]);
-  const size_t rows[] = {0, kSlidingRows, 1};
-  return std::make_unique<NewestRows>(rows[number - std::size(kDecays)]);
-}
 
 /// Rows of one KV head's query group: scores relative to each entry's at the first row.
 struct ScoreRows {
@@ -100,14 +83,10 @@ struct ScoreRows {
 /// One predictor of one score over all heads and steps.
 class Judge {
  public:
-  Judge(const TraceInfo& info, size_t predictor, bool of_attention, int64_t horizon)
-      : info_(info), predictor_(predictor), of_attention_(of_attention), horizon_(horizon) {}
+  Judge(const TraceInfo& info, const PredictorKind& kind, bool of_attention, int64_t horizon)
+      : info_(info), kind_(kind), of_attention_(of_attention), horizon_(horizon) {}
 
-  void start(int64_t heads) {
-    heads_.clear();
-    heads_.resize(heads);
-    for (Head& head : heads_) head.predictor = make_predictor(predictor_);
-  }
+  void start(int64_t heads) { heads_.assign(heads, {Predictor(kind_), {}}); }
   void see(const ScoreRows& rows) {
     std::vector<double> now(rows.columns);
     for (int64_t x = 0; x < rows.heads; ++x)
@@ -130,7 +109,7 @@ class Judge {
     std::vector<double> prediction;
   };
   struct Head {
-    std::unique_ptr<Predictor> predictor;
+    Predictor predictor;
     std::deque<Waiting> waiting;
   };
 
@@ -145,13 +124,13 @@ class Judge {
       }
       head.waiting.pop_front();
     }
-    head.predictor->see(now);
+    head.predictor.see(now);
     if (std::ranges::binary_search(info_.query_position, position + horizon_))
-      head.waiting.push_back({position + horizon_, head.predictor->prediction()});
+      head.waiting.push_back({position + horizon_, head.predictor.prediction()});
   }
 
   const TraceInfo& info_;
-  size_t predictor_;
+  const PredictorKind& kind_;
   bool of_attention_;
   int64_t horizon_;
   std::vector<Head> heads_;  // of the KV head at work
@@ -248,8 +227,11 @@ const std::vector<std::string>& predicted_scores() {
 }
 
 const std::vector<std::string>& score_predictors() {
-  static const std::vector<std::string> names = {"ema 0.5",  "ema 0.8",    "ema 0.9", "ema 0.95",
-                                                 "ema 0.99", "cumulative", "sliding", "last"};
+  static const std::vector<std::string> names = [] {
+    std::vector<std::string> all;
+    for (const PredictorKind& kind : kPredictors) all.emplace_back(kind.name);
+    return all;
+  }();
   return names;
 }
 
@@ -257,8 +239,8 @@ std::vector<PredictionError> prediction_errors(LayerWork& work, int64_t horizon)
   const TraceInfo& info = work.info();
   std::vector<Judge> judges;
   for (size_t score = 0; score < predicted_scores().size(); ++score)
-    for (size_t p = 0; p < score_predictors().size(); ++p)
-      judges.emplace_back(info, p, score == 1, horizon);
+    for (const PredictorKind& kind : kPredictors)
+      judges.emplace_back(info, kind, score == 1, horizon);
   // What really came is compared, nothing is decided by it.
   const AttentionPass pass{.positions = info.later_queries(), .look_ahead = true, .logits = true};
   Relative relative;
