@@ -166,7 +166,7 @@ void check_merge(const Complaints& complaints, const Settings& settings) {
                           ProtectedRank::guaranteed;
   if (merges_first(settings))
     complaints.require(!chosen<Constrain>(settings).cuts() &&
-                           chosen<Stage1>(settings).forces_nothing() && guaranteed &&
+                           chosen<Stage1>(settings).changes_nothing() && guaranteed &&
                            !chosen<Schedule>(settings).decodes(),
                        "merge_order=merge-first merges the prompt as a whole",
                        "no constraint, no stage1, schedule=prefill or periodic");
@@ -279,7 +279,7 @@ void check_chunks(const Complaints& complaints, const Settings& settings) {
   complaints.require(!chosen<Merge>(settings).merges() && selects_entries(settings),
                      "merge=" + settings.text("merge") + with, "merge=drop");
   const bool plain = !chosen<Constrain>(settings).cuts() &&
-                     chosen<Stage1>(settings).forces_nothing() &&
+                     chosen<Stage1>(settings).changes_nothing() &&
                      settings.is_none(keys::whitelist) && settings.real(keys::std_keep) == 0 &&
                      settings.count(keys::block) == 1 && !settings.flag(keys::nested) &&
                      !unites_layers(settings);

@@ -245,6 +245,8 @@ class Kind {
   Kind(const Kind&) = delete;
   Kind& operator=(const Kind&) = delete;
   const KindInfo& info() const { return info_; }
+  /// The kind `none`: its stage leaves everything as it is.
+  bool changes_nothing() const { return info_.name == "none"; }
   /// Looks at queries after the prompt. Only oracles may: a record cannot choose such a kind unless
   /// its preset has it.
   virtual bool looks_ahead() const { return false; }
@@ -306,6 +308,14 @@ const Stage& chosen(const Settings& settings) {
 template <class Stage, class... Implementations>
 struct Register {
   Register() { (Kinds<Stage>::add(std::make_unique<Implementations>()), ...); }
+};
+
+/// Adds the kind `none` of a stage whose class by itself leaves everything as it is.
+template <class Stage>
+struct RegisterNone {
+  RegisterNone(const char* stage, const char* meaning) {
+    Kinds<Stage>::add(std::make_unique<Stage>(KindInfo{stage, "none", meaning, ""}));
+  }
 };
 
 }  // namespace kvsim

@@ -18,9 +18,9 @@ class Queries : public Kind {
   /// the segment's own share of m.
   virtual void observe(const Settings& settings, int64_t window, const TraceInfo& info,
                        Segment& segment) const = 0;
-  virtual bool observes() const { return true; }       ///< there are such queries
-  virtual bool of_probe() const { return false; }      ///< they are a probe's
-  virtual bool observes_all() const { return false; }  ///< every prompt query is one
+  bool observes() const { return !changes_nothing(); }  ///< there are such queries
+  virtual bool of_probe() const { return false; }       ///< they are a probe's
+  virtual bool observes_all() const { return false; }   ///< every prompt query is one
   /// The newest entries observe, and are protected.
   virtual bool has_window() const { return false; }
   /// Its queries are of entries that are never evicted before they observe, or it has none.
@@ -51,9 +51,10 @@ class Smooth : public Kind {
   /// Budgets nest unless it follows the best entries of the budget at hand.
   bool nests(const Settings&) const override { return drift() == Drift::none; }
   /// `drift` is Delta = D_front - D_rear; of no rows for kinds that do not follow one.
-  virtual void apply(const Settings& settings, const PositionDrift& drift,
-                     std::span<const double> in, std::span<double> out) const = 0;
-  virtual bool changes_nothing() const { return false; }
+  virtual void apply(const Settings&, const PositionDrift& /*drift*/, std::span<const double> in,
+                     std::span<double> out) const {
+    std::ranges::copy(in, out.begin());
+  }
   bool goes_on() const override { return drift() == Drift::none && !only_before_aggregate(); }
 };
 
@@ -63,12 +64,11 @@ class Normalize : public Kind {
  public:
   using Kind::Kind;
   bool nests(const Settings&) const override { return true; }  // sees no budget
-  virtual bool changes_nothing() const { return false; }
   /// Is every entry divided by a sum of its own? Other sums leave a head's order as it is.
   virtual bool per_entry() const { return false; }
   /// Both [owners][n]; only `candidates` count and change.
-  virtual void apply(const Table<double>& weights, Range candidates,
-                     Table<double>& scores) const = 0;
+  virtual void apply(const Table<double>& /*weights*/, Range /*candidates*/,
+                     Table<double>& /*scores*/) const {}
   /// Changes the weighted scores [owners][n] themselves.
   virtual void finish(Range /*candidates*/, Table<double>& /*scores*/) const {}
 };
@@ -82,13 +82,16 @@ class Weight : public Kind {
  public:
   using Kind::Kind;
   bool nests(const Settings&) const override { return true; }  // sees no budget
-  virtual bool changes_nothing() const { return false; }
   /// w of a slot with this value, read by `heads`; each `outputs` is W^h of one of them, [dv][D].
-  virtual double of_value(std::span<const float> value,
-                          std::span<const Table<float>> outputs) const = 0;
+  virtual double of_value(std::span<const float> /*value*/,
+                          std::span<const Table<float>> /*outputs*/) const {
+    return 1;
+  }
   virtual bool needs_outputs() const { return false; }
   /// w: [owners][n]; owners are query heads when `per_query_head`.
-  virtual Table<double> weights(LayerWork& work, bool per_query_head) const = 0;
+  virtual Table<double> weights(LayerWork& work, bool per_query_head) const {
+    return {per_query_head ? work.query_heads() : work.kv_heads(), work.entries(), 1};
+  }
   /// Where the weights of candidates that are scored together depend on each other.
   virtual void settle(Range /*candidates*/, Table<double>& /*weights*/) const {}
 };
@@ -98,9 +101,8 @@ class Prior : public Kind {
  public:
   using Kind::Kind;
   bool nests(const Settings&) const override { return true; }  // sees no budget
-  virtual bool changes_nothing() const { return false; }
   bool goes_on() const override { return changes_nothing(); }
-  virtual void apply(const Settings& settings, std::span<double> scores) const = 0;
+  virtual void apply(const Settings&, std::span<double> /*scores*/) const {}
 };
 
 enum class GroupSpan { head, kv_group, layer };
@@ -123,14 +125,15 @@ class Redundancy : public Kind {
  public:
   using Kind::Kind;
   bool nests(const Settings&) const override { return true; }  // sees no budget
-  virtual bool changes_nothing() const { return false; }
   /// Of m entries with these keys [m][d], in ascending position.
-  virtual std::vector<double> of_keys(const Settings& settings, std::span<const float> keys,
-                                      int64_t dim) const = 0;
+  virtual std::vector<double> of_keys(const Settings&, std::span<const float> /*keys*/,
+                                      int64_t /*dim*/) const {
+    return {};
+  }
   /// Brings the redundancy of one head's candidates to the scale of their scores.
   virtual void level(std::span<double> /*redundancy*/) const {}
   /// The score of an entry and its redundancy as one number.
-  virtual double mix(const Settings& settings, double score, double redundancy) const = 0;
+  virtual double mix(const Settings&, double score, double /*redundancy*/) const { return score; }
 };
 
 /// How the queries of a probe observe beside those of `queries` (policies.md 5.4): both are
@@ -139,8 +142,10 @@ class Join : public Kind {
  public:
   using Kind::Kind;
   bool nests(const Settings&) const override { return true; }  // sees no budget
-  virtual bool joins() const { return true; }
-  virtual double join(const Settings& settings, double of_prompt, double of_probe) const = 0;
+  bool joins() const { return !changes_nothing(); }
+  virtual double join(const Settings&, double of_prompt, double /*of_probe*/) const {
+    return of_prompt;
+  }
 };
 
 /// An aggregation whose first `prompt_rows` rows are the one set, the others the other one.
@@ -153,11 +158,10 @@ class Memory : public Kind {
  public:
   using Kind::Kind;
   bool nests(const Settings&) const override { return true; }  // sees no budget
-  virtual bool changes_nothing() const { return false; }
   /// Brings the scores of one head's candidates to the scale on which they are remembered.
-  virtual void level(std::span<double> scores) const = 0;
+  virtual void level(std::span<double> /*scores*/) const {}
   /// Joins what was remembered of a slot and its score now, both on that scale.
-  virtual double join(const Settings& settings, double remembered, double now) const = 0;
+  virtual double join(const Settings&, double /*remembered*/, double now) const { return now; }
 };
 
 namespace keys {
@@ -197,9 +201,9 @@ class Union : public Kind {
  public:
   using Kind::Kind;
   bool nests(const Settings&) const override { return true; }  // sees no budget
-  virtual bool unites() const { return true; }
+  bool unites() const { return !changes_nothing(); }
   /// [owners][n]; only `candidates` count and change.
-  virtual void apply(Range candidates, Table<double>& scores) const = 0;
+  virtual void apply(Range /*candidates*/, Table<double>& /*scores*/) const {}
 };
 
 struct ScoredLayer;
@@ -257,9 +261,8 @@ struct Stage1Request {
 class Stage1 : public Kind {
  public:
   using Kind::Kind;
-  virtual bool forces_nothing() const { return false; }
-  bool goes_on() const override { return forces_nothing(); }
-  bool nests(const Settings&) const override { return forces_nothing(); }
+  bool goes_on() const override { return changes_nothing(); }
+  bool nests(const Settings&) const override { return changes_nothing(); }
   virtual bool uses_unweighted() const { return false; }
   virtual bool uses_mass() const { return false; }
   virtual bool uses_token_classes() const { return false; }  ///< of ScoredLayer
@@ -289,7 +292,7 @@ struct ShareRequest {
 class Constrain : public Kind {
  public:
   using Kind::Kind;
-  virtual bool cuts() const { return true; }
+  bool cuts() const { return !changes_nothing(); }
   bool goes_on() const override { return !cuts(); }
   bool nests(const Settings&) const override { return !cuts(); }
   virtual bool compares_with_unconstrained(const Settings&) const { return false; }
@@ -298,10 +301,13 @@ class Constrain : public Kind {
     return settings.word<FairScores>(keys::fair_scores) == FairScores::unconstrained;
   }
   /// Ranges of the segments, covering [0, n).
-  virtual std::vector<Range> segments(const Settings& settings, const std::vector<Span>& spans,
-                                      int64_t entries) const = 0;
-  virtual std::vector<int64_t> shares(const Settings& settings,
-                                      const ShareRequest& request) const = 0;
+  virtual std::vector<Range> segments(const Settings&, const std::vector<Span>& /*spans*/,
+                                      int64_t entries) const {
+    return {{0, entries}};
+  }
+  virtual std::vector<int64_t> shares(const Settings&, const ShareRequest& request) const {
+    return {request.budget};
+  }
 };
 
 namespace keys {
@@ -328,12 +334,14 @@ class Quantize : public Kind {
  public:
   using Kind::Kind;
   bool nests(const Settings&) const override { return true; }  // nothing is chosen by it
-  virtual bool changes_entries() const { return true; }
+  bool changes_entries() const { return !changes_nothing(); }
   bool goes_on() const override { return !changes_entries(); }
   /// Replaces keys and values by what their codes stand for, in float32 arithmetic.
-  virtual void apply(const Settings& settings, const SlotNumbers& slots) const = 0;
-  virtual QuantizedCount count(const Settings& settings, int64_t slots, int64_t head_dim,
-                               int64_t value_dim) const = 0;
+  virtual void apply(const Settings&, const SlotNumbers&) const {}
+  virtual QuantizedCount count(const Settings&, int64_t /*slots*/, int64_t /*head_dim*/,
+                               int64_t /*value_dim*/) const {
+    return {};
+  }
   /// Needs the rotation of keys.
   virtual bool turns_keys(const Settings&) const { return false; }
   /// Fault of the settings for this kind, or nothing.

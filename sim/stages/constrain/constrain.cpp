@@ -26,19 +26,6 @@ const Declare debias_lambda("debias_lambda", "number [0, 1]", "0.5",
 
 enum class FairRounding { floor, remainder };  // words of fair_rounding
 
-struct NoConstraint : Constrain {
-  NoConstraint() : Constrain({"constrain", "none", "one segment: the prompt", ""}) {}
-  bool cuts() const override { return false; }
-  bool keeps_scores(const Settings&) const override { return false; }
-  std::vector<Range> segments(const Settings&, const std::vector<Span>&,
-                              int64_t entries) const override {
-    return {{0, entries}};
-  }
-  std::vector<int64_t> shares(const Settings&, const ShareRequest& request) const override {
-    return {request.budget};
-  }
-};
-
 /// Segments start where the named spans start; the first starts at 0, the last ends at n.
 std::vector<Range> cut(const Settings& settings, const std::vector<Span>& spans, int64_t entries) {
   std::vector<int64_t> starts;
@@ -166,7 +153,8 @@ struct Debias : Constrain {
   }
   static int64_t floor_half(int64_t x) { return x >= 0 ? x / 2 : -((1 - x) / 2); }
 };
-const Register<Constrain, NoConstraint, Fair, Debias> registered;
+const RegisterNone<Constrain> none("constrain", "one segment: the prompt");
+const Register<Constrain, Fair, Debias> registered;
 
 }  // namespace
 }  // namespace kvsim::stages::constrain::constrain

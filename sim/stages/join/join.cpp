@@ -13,12 +13,6 @@ const Declare join("join", "kind", "none",
                    "how a probe's queries observe beside those of `queries`",
                    only_with(scores_rows_if, prompt_observes));
 
-struct NoJoin : Join {
-  NoJoin() : Join({"join", "none", "they do not", ""}) {}
-  bool joins() const override { return false; }
-  double join(const Settings&, double of_prompt, double) const override { return of_prompt; }
-};
-
 /// Base of the kinds that need a probe.
 struct Both : Join {
   Both(const char* name, const char* meaning, std::vector<std::string> keys)
@@ -46,7 +40,8 @@ struct LargerOfBoth : Both {
   LargerOfBoth() : Both("max", "the larger of both aggregates", {}) {}
   double join(const Settings&, double a, double b) const override { return std::max(a, b); }
 };
-const Register<Join, NoJoin, PowerMeanOfBoth, LargerOfBoth> registered;
+const RegisterNone<Join> none("join", "they do not");
+const Register<Join, PowerMeanOfBoth, LargerOfBoth> registered;
 
 struct Joined : Aggregation {
   Joined(const Settings& settings, std::unique_ptr<Aggregation> prompt,

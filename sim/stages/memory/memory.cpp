@@ -7,13 +7,6 @@ const Declare memory("memory", "kind", "none", "what earlier compressions said o
 const Declare memory_decay("memory_decay", "number [0, 1]", "0.8",
                            "what a remembered score is multiplied with", tested("0 0.5"));
 
-struct NoMemory : Memory {
-  NoMemory() : Memory({"memory", "none", "every compression scores anew", ""}) {}
-  bool changes_nothing() const override { return true; }
-  void level(std::span<double>) const override {}
-  double join(const Settings&, double, double now) const override { return now; }
-};
-
 struct DecayedMax : Memory {
   DecayedMax()
       : Memory({"memory", "decayed-max",
@@ -28,7 +21,8 @@ struct DecayedMax : Memory {
     return std::max(settings.real(memory_decay) * remembered, now);
   }
 };
-const Register<Memory, NoMemory, DecayedMax> registered;
+const RegisterNone<Memory> none("memory", "every compression scores anew");
+const Register<Memory, DecayedMax> registered;
 
 }  // namespace
 }  // namespace kvsim::stages::memory::memory

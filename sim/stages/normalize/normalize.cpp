@@ -16,12 +16,6 @@ double sum_of(std::span<const double> weights, Range candidates) {
   return sum;
 }
 
-struct NoDivision : Normalize {
-  NoDivision() : Normalize({"normalize", "none", "no division", ""}) {}
-  bool changes_nothing() const override { return true; }
-  void apply(const Table<double>&, Range, Table<double>&) const override {}
-};
-
 struct HeadSum : Normalize {
   HeadSum() : Normalize({"normalize", "head-sum", "sum of w over the head's candidates", ""}) {}
   void apply(const Table<double>& w, Range candidates, Table<double>& scores) const override {
@@ -75,7 +69,8 @@ struct AddHeadMean : Normalize {
     }
   }
 };
-const Register<Normalize, NoDivision, HeadSum, LayerSum, TokenHeads, AddHeadMean> registered;
+const RegisterNone<Normalize> none("normalize", "no division");
+const Register<Normalize, HeadSum, LayerSum, TokenHeads, AddHeadMean> registered;
 
 }  // namespace
 }  // namespace kvsim::stages::normalize::normalize

@@ -7,12 +7,6 @@ const Declare prior("prior", "kind", "none", "a floor under the scores");
 const Declare prior_value("prior_value", "number >= 0 score", "0.0001", "the constant floor",
                           tested("0 0.01 0.1"));
 
-struct NoPrior : Prior {
-  NoPrior() : Prior({"prior", "none", "no floor", ""}) {}
-  bool changes_nothing() const override { return true; }
-  void apply(const Settings&, std::span<double>) const override {}
-};
-
 struct HeadMean : Prior {
   HeadMean()
       : Prior({"prior", "head-mean", "max(score, mean score of the head's candidates)",
@@ -52,7 +46,8 @@ struct MeanShare : Prior {
     for (double& s : scores) s = std::max(s, floor);
   }
 };
-const Register<Prior, NoPrior, HeadMean, Constant, MeanShare> registered;
+const RegisterNone<Prior> none("prior", "no floor");
+const Register<Prior, HeadMean, Constant, MeanShare> registered;
 
 }  // namespace
 }  // namespace kvsim::stages::prior::prior

@@ -87,11 +87,6 @@ const Declare stage1_bias(
 
 enum class Bias { shifted, window };  // words of stage1_bias
 
-struct NoStage1 : Stage1 {
-  NoStage1() : Stage1({"stage1", "none", "nothing is forced", ""}) {}
-  bool forces_nothing() const override { return true; }
-};
-
 /// CriticalKV Algorithm 1: half of the budget by attention alone.
 struct Ratio : Stage1 {
   Ratio()
@@ -150,7 +145,8 @@ struct Mass : Stage1 {
     return forced;
   }
 };
-const Register<Stage1, NoStage1, Ratio, Mass> registered;
+const RegisterNone<Stage1> none("stage1", "nothing is forced");
+const Register<Stage1, Ratio, Mass> registered;
 
 }  // namespace
 }  // namespace kvsim::stages::protect::protect

@@ -89,13 +89,6 @@ void round_tensor(const Side& side, int64_t group, int64_t entries, Table<float>
   }
 }
 
-struct NoQuantize : Quantize {
-  NoQuantize() : Quantize({"quantize", "none", "kept entries stay as they are", ""}) {}
-  bool changes_entries() const override { return false; }
-  void apply(const Settings&, const SlotNumbers&) const override {}
-  QuantizedCount count(const Settings&, int64_t, int64_t, int64_t) const override { return {}; }
-};
-
 /// A form for keys and one for values, each along an axis.
 struct TwoForms : Quantize {
   using Quantize::Quantize;
@@ -195,7 +188,8 @@ struct Formats : TwoForms {
     in_place(settings, slots, [&] { TwoForms::apply(settings, slots); });
   }
 };
-const Register<Quantize, NoQuantize, Kivi, PerToken, PerChannel, Formats> registered;
+const RegisterNone<Quantize> none("quantize", "kept entries stay as they are");
+const Register<Quantize, Kivi, PerToken, PerChannel, Formats> registered;
 
 }  // namespace
 }  // namespace kvsim::stages::quantize::quantizers

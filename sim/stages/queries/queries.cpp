@@ -25,7 +25,6 @@ void observe_part(Range all, Segment& segment) {
 struct NoQueries : Queries {
   NoQueries()
       : Queries({"queries", "none", "no query observes", "", "", "", "", "indicator=position"}) {}
-  bool observes() const override { return false; }
   bool at_each_step() const override { return true; }
   void observe(const Settings&, int64_t, const TraceInfo&, Segment& segment) const override {
     segment.candidates = segment.range;

@@ -13,15 +13,6 @@ const Declare redundancy_threshold("redundancy_threshold", "number [0, 1]", "0.5
                                    "cosine above which a key says what another says",
                                    tested("0 0.2"));
 
-struct NoRedundancy : Redundancy {
-  NoRedundancy() : Redundancy({"redundancy", "none", "entries are scored alone", ""}) {}
-  bool changes_nothing() const override { return true; }
-  std::vector<double> of_keys(const Settings&, std::span<const float>, int64_t) const override {
-    return {};
-  }
-  double mix(const Settings&, double score, double) const override { return score; }
-};
-
 /// Softmax of the values, in place.
 void softmax(std::vector<double>& x) {
   if (x.empty()) return;
@@ -91,7 +82,8 @@ struct KeyCosineScaled : KeyCosine {
  protected:
   bool drops_always() const override { return false; }
 };
-const Register<Redundancy, NoRedundancy, KeyCosine, KeyCosineScaled> registered;
+const RegisterNone<Redundancy> none("redundancy", "entries are scored alone");
+const Register<Redundancy, KeyCosine, KeyCosineScaled> registered;
 
 }  // namespace
 }  // namespace kvsim::stages::redundancy::redundancy

@@ -68,12 +68,6 @@ namespace {
 
 const Declare key("union", "kind", "none", "one set for all heads of a layer");
 
-struct NoUnion : Union {
-  NoUnion() : Union({"union", "none", "every head has its own set", ""}) {}
-  bool unites() const override { return false; }
-  void apply(Range, Table<double>&) const override {}
-};
-
 /// One number of the heads' scores of an entry.
 struct Fold : Union {
   using Of = double (*)(const std::vector<double>& heads);
@@ -122,7 +116,8 @@ struct BestRank : Union {
       std::ranges::copy(best, scores.row(owner).begin() + candidates.begin);
   }
 };
-const Register<Union, NoUnion, BestRank> registered;
+const RegisterNone<Union> none("union", "every head has its own set");
+const Register<Union, BestRank> registered;
 const bool folds_registered = [] {
   const auto add = [](auto... of) { Kinds<Union>::add(std::make_unique<Fold>(of...)); };
   add("mean", "by the mean over heads", "OpenVINO; KVCompose", mean_of);

@@ -32,15 +32,6 @@ namespace {
 const Declare smooth("smooth", "kind", "none", "pooling over neighbouring candidates");
 const Declare kernel("kernel", "odd >= 1 entries", "5", "width of the pooling", tested("1 3 7"));
 
-struct NoSmoothing : Smooth {
-  NoSmoothing() : Smooth({"smooth", "none", "scores as they are", ""}) {}
-  bool changes_nothing() const override { return true; }
-  void apply(const Settings&, const PositionDrift&, std::span<const double> in,
-             std::span<double> out) const override {
-    std::copy(in.begin(), in.end(), out.begin());
-  }
-};
-
 /// (1/k) sum over the kernel, columns outside count as 0.
 void average(int64_t k, std::span<const double> in, std::span<double> out) {
   const int64_t columns = std::ssize(in);
@@ -199,8 +190,8 @@ const bool windows_registered = [] {
       });
   return true;
 }();
-const Register<Smooth, NoSmoothing, Average, AverageReplicate, AverageRenormalized, MaxPooling>
-    registered;
+const RegisterNone<Smooth> none("smooth", "scores as they are");
+const Register<Smooth, Average, AverageReplicate, AverageRenormalized, MaxPooling> registered;
 
 }  // namespace
 }  // namespace kvsim::stages::smooth::pooling

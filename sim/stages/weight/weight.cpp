@@ -15,17 +15,6 @@ namespace {
 
 const Declare weight("weight", "kind", "none", "what scores are multiplied with");
 
-struct NoWeight : Weight {
-  NoWeight() : Weight({"weight", "none", "1", ""}) {}
-  bool changes_nothing() const override { return true; }
-  double of_value(std::span<const float>, std::span<const Table<float>>) const override {
-    return 1;
-  }
-  Table<double> weights(LayerWork& work, bool per_query_head) const override {
-    return Table<double>(per_query_head ? work.query_heads() : work.kv_heads(), work.entries(), 1);
-  }
-};
-
 /// ||v_i|| of the owner's KV head.
 Table<double> value_weights(LayerWork& work, bool per_query_head, Norm norm) {
   const Table<float>& norms = work.value_norms(norm);
@@ -106,7 +95,8 @@ struct ValueL1Max : NormWeight<false, Norm::l1> {
     }
   }
 };
-const Register<Weight, NoWeight, ValueL1Max> registered;
+const RegisterNone<Weight> none("weight", "1");
+const Register<Weight, ValueL1Max> registered;
 
 template <bool kProjected, Norm kNorm>
 void add(const char* name, const char* meaning, const char* source) {
