@@ -261,8 +261,7 @@ struct Tile {
 
 }  // namespace
 
-void cpu_attend(const Kernels& kernels, const LayerTrace& layer, std::span<const SlotRows> owners,
-                AttendMemories& memories) {
+void CpuBackend::attend(const LayerTrace& layer, std::span<const SlotRows> owners) {
   std::vector<Tile> tiles;
   for (const SlotRows& owner : owners) {
     const int64_t rows = owner.heads * owner.rows;
@@ -270,10 +269,10 @@ void cpu_attend(const Kernels& kernels, const LayerTrace& layer, std::span<const
       tiles.push_back({&owner, first, std::min(kTileRows, rows - first)});
   }
   parallel_for(std::ssize(tiles), [&](int64_t t) {
-    std::unique_ptr<AttendMemory> memory = memories.take();
+    std::unique_ptr<AttendMemory> memory = attend_memories_.take();
     const Tile& tile = tiles[t];
-    SlotTile(kernels, layer, *memory).run(*tile.owner, tile.first, tile.count);
-    memories.give(std::move(memory));
+    SlotTile(kernels_, layer, *memory).run(*tile.owner, tile.first, tile.count);
+    attend_memories_.give(std::move(memory));
   });
 }
 

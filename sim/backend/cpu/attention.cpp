@@ -111,9 +111,7 @@ class AttentionTile {
     const int64_t head = block_.kv_head * block_.heads + row.index / block_.rows;
     double total = row.sum;
     const double shift = static_cast<double>(row.shift);
-    const double sink = layer_.attention_sink.empty()
-                            ? -std::numeric_limits<double>::infinity()
-                            : static_cast<double>(layer_.attention_sink[head]);
+    const double sink = sink_logit(layer_, head);
     total += sink_mass(sink, shift);
     block_.log_sum_exp[row.index] = log_sum_with_sink(shift, total, sink);
     const Range visible{std::min(row.visible.begin, block_.columns),
@@ -205,8 +203,8 @@ class AttentionTile {
 
 }  // namespace
 
-void cpu_attention(const Kernels& kernels, const LayerTrace& layer, const AttentionRequest& request,
-                   AttentionBlock& block) {
+void CpuBackend::attention(const LayerTrace& layer, const AttentionRequest& request,
+                           AttentionBlock& block) {
   block.shape(layer, request);  // every cell of its attention is written
   std::ranges::fill(block.logits, kMinusInfinity);
   std::ranges::fill(block.log_sum_exp, 0.0);
@@ -220,7 +218,8 @@ void cpu_attention(const Kernels& kernels, const LayerTrace& layer, const Attent
   std::vector<std::unique_ptr<AttentionTile>> workers(threads());
   parallel_for(tiles, [&](int64_t t) {
     auto& worker = workers[thread_index()];
-    if (worker == nullptr) worker = std::make_unique<AttentionTile>(kernels, layer, request, block);
+    if (worker == nullptr)
+      worker = std::make_unique<AttentionTile>(kernels_, layer, request, block);
     worker->run(t * height, std::min(height, rows - t * height));
   });
 }

@@ -96,11 +96,7 @@ class SumTile {
   }
 
   double total(int64_t r) const {
-    double total = mass_[r];
-    if (!layer_.attention_sink.empty())
-      total += sink_mass(static_cast<double>(layer_.attention_sink[head_]),
-                         static_cast<double>(shift_[r]));
-    return total;
+    return mass_[r] + sink_mass(sink_logit(layer_, head_), static_cast<double>(shift_[r]));
   }
 
   /// values[row of the tile], 0 for rows that the request does not name.
@@ -206,10 +202,9 @@ std::vector<Range> tiles_of(const std::vector<int64_t>& rows, int64_t height) {
 
 }  // namespace
 
-std::vector<Table<double>> cpu_attention_sums(const Kernels& kernels, const Shapes& shapes,
-                                              const LayerTrace& layer,
-                                              const AttentionSumRequest& request,
-                                              std::vector<TileMemory>& memory) {
+std::vector<Table<double>> CpuBackend::attention_sums(const LayerTrace& layer,
+                                                      const AttentionSumRequest& request) {
+  std::vector<TileMemory>& memory = replay_memory_.tiles;
   const int64_t heads = layer.info->num_query_heads, kv_heads = layer.info->num_kv_heads;
   const auto zeros = [&] {
     std::vector<Table<double>> tables;
@@ -217,7 +212,8 @@ std::vector<Table<double>> cpu_attention_sums(const Kernels& kernels, const Shap
       tables.emplace_back(sum.of_groups() ? kv_heads : heads, request.columns);
     return tables;
   };
-  const int64_t fitting = shapes.sum_bytes / (layer.k.dim(1) * static_cast<int64_t>(sizeof(float)));
+  const int64_t fitting = shapes_.sum_bytes /
+                          (layer.k.dim(1) * static_cast<int64_t>(sizeof(float)));
   const int64_t height = std::clamp(fitting / kPad * kPad, kPad, kTileRows);
   // Tiles, rows in them and parts do not depend on which rows are asked for: what else is summed
   // changes no bit. Every part takes each parts-th tile: later rows see more.
@@ -235,7 +231,7 @@ std::vector<Table<double>> cpu_attention_sums(const Kernels& kernels, const Shap
     const size_t thread = thread_index();
     auto& worker = workers[thread];
     if (worker == nullptr)
-      worker = std::make_unique<SumTile>(kernels, shapes, layer, request, memory[thread]);
+      worker = std::make_unique<SumTile>(kernels_, shapes_, layer, request, memory[thread]);
     const int64_t part = task * together / heads;
     const int64_t head = task % (heads / together) * together;
     for (const Range& tile : tiles)

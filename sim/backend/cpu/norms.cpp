@@ -140,8 +140,7 @@ void value_forms(const Kernels& kernels, const LayerTrace& layer, std::span<cons
 
 }  // namespace
 
-void cpu_value_norms(const Kernels& kernels, const LayerTrace& layer, Norm norm, Range entries,
-                     float* out) {
+void CpuBackend::value_norms(const LayerTrace& layer, Norm norm, Range entries, float* out) {
   const int64_t dv = layer.value_dim();
   const int64_t runs = (entries.size() + kValueRun - 1) / kValueRun;
   parallel_for(runs * layer.info->num_kv_heads, [&](int64_t task) {
@@ -152,33 +151,32 @@ void cpu_value_norms(const Kernels& kernels, const LayerTrace& layer, Norm norm,
     const float* const v = load_rows(layer.v, kv_head, begin, end, dv, buffer);
     float* const to = out + kv_head * entries.size() + (begin - entries.begin);
     for (int64_t i = 0; i < end - begin; ++i) {
-      const double sum = kernels.row_sum(v + i * dv, dv, norm == Norm::l2);
+      const double sum = kernels_.row_sum(v + i * dv, dv, norm == Norm::l2);
       to[i] = static_cast<float>(norm == Norm::l2 ? std::sqrt(sum) : sum);
     }
   });
 }
 
-void cpu_projected_norms(const Kernels& kernels, const LayerTrace& layer, Norm norm, Range entries,
-                         float* out) {
+void CpuBackend::projected_norms(const LayerTrace& layer, Norm norm, Range entries, float* out) {
   const int64_t dv = layer.value_dim(), group = layer.info->group_size();
   const int64_t run = kTilesPerTask * kTileRows;
   const int64_t runs = (entries.size() + run - 1) / run;
-  const bool pairs = norm == Norm::l1 && multiplies_pairs(kernels, layer.v, layer.wo, dv);
-  const OutputFactors factors = norm == Norm::l2 ? OutputFactors(kernels, layer) : OutputFactors();
+  const bool pairs = norm == Norm::l1 && multiplies_pairs(kernels_, layer.v, layer.wo, dv);
+  const OutputFactors factors = norm == Norm::l2 ? OutputFactors(kernels_, layer) : OutputFactors();
   parallel_for(runs * layer.info->num_kv_heads, [&](int64_t task) {
     const int64_t kv_head = task / runs;
     const int64_t begin = entries.begin + task % runs * run;
     const Range part{begin, std::min(entries.end, begin + run)};
     Scratch<float> buffer, w;
     Scratch<float> vt(pairs ? padded(part.size(), kTileRows) * dv / 2 : 0);
-    if (pairs) load_value_pairs(kernels, layer, kv_head, part, vt.data());
+    if (pairs) load_value_pairs(kernels_, layer, kv_head, part, vt.data());
     const float* const v = pairs ? vt.data()
                                  : load_rows(layer.v, kv_head, part.begin, part.end, dv, buffer);
     std::vector<double> sums(padded(part.size(), kTileRows));
     for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
       std::fill(sums.begin(), sums.end(), 0.0);
       if (norm == Norm::l1)
-        add_projected_l1(kernels, layer, head, part.size(), pairs, v, w, sums.data());
+        add_projected_l1(kernels_, layer, head, part.size(), pairs, v, w, sums.data());
       else
         factors.add_squares(head, v, part.size(), sums.data());
       float* const to = out + head * entries.size() + (begin - entries.begin);
@@ -190,24 +188,24 @@ void cpu_projected_norms(const Kernels& kernels, const LayerTrace& layer, Norm n
   });
 }
 
-void cpu_output_metrics(const Kernels& kernels, const LayerTrace& layer,
-                        std::span<const HeadPair> pairs, Range entries) {
-  output_grams(kernels, layer, pairs);
-  value_forms(kernels, layer, pairs, entries);
+void CpuBackend::output_metrics(const LayerTrace& layer, std::span<const HeadPair> pairs,
+                                Range entries) {
+  output_grams(kernels_, layer, pairs);
+  value_forms(kernels_, layer, pairs, entries);
 }
 
-void cpu_value_products(const Kernels& kernels, const LayerTrace& layer, int kv_head,
-                        const double* y, int64_t rows, Range entries, double* out) {
+void CpuBackend::value_products(const LayerTrace& layer, int kv_head, const double* y, int64_t rows,
+                                Range entries, double* out) {
   const int64_t dv = layer.value_dim(), ld = padded(rows, kRowStep), columns = entries.size();
   const std::vector<double> yt = transposed(y, rows, dv, ld);
-  for_each_run(kernels, layer, kv_head, entries, [&](Range part, const double* v) {
+  for_each_run(kernels_, layer, kv_head, entries, [&](Range part, const double* v) {
     double* const to = out + (part.begin - entries.begin);
     // Whole runs of whole steps go where they belong; what is left has no room there.
     const int64_t whole = part.size() == kEntryRun ? rows / kRowStep * kRowStep : 0;
-    kernels.multiply64(yt.data(), ld, whole, v, kEntryStride, dv, kEntryRun, to, columns);
+    kernels_.multiply64(yt.data(), ld, whole, v, kEntryStride, dv, kEntryRun, to, columns);
     Scratch<double> products((ld - whole) * kEntryRun);
-    kernels.multiply64(yt.data() + whole, ld, rows - whole, v, kEntryStride, dv, kEntryRun,
-                       products.data(), kEntryRun);
+    kernels_.multiply64(yt.data() + whole, ld, rows - whole, v, kEntryStride, dv, kEntryRun,
+                        products.data(), kEntryRun);
     for (int64_t r = whole; r < rows; ++r)
       std::copy_n(products.data() + (r - whole) * kEntryRun, part.size(), to + r * columns);
   });

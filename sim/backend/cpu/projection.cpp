@@ -128,9 +128,8 @@ struct CpuProjection : Projection {
 
 }  // namespace
 
-std::unique_ptr<Projection> cpu_projection(const Kernels& kernels, const LayerTrace& layer,
-                                           ReplayMemory& memory) {
-  return std::make_unique<CpuProjection>(kernels, layer, memory);
+std::unique_ptr<Projection> CpuBackend::projection(const LayerTrace& layer) {
+  return std::make_unique<CpuProjection>(kernels_, layer, replay_memory_);
 }
 
 }  // namespace kvsim

@@ -218,15 +218,10 @@ std::vector<TileRows> ReplayJob::tiles(const StepRange& block) const {
   return tiles;
 }
 
-double ReplayJob::sink_logit(int64_t head) const {
-  if (layer.attention_sink.empty()) return -std::numeric_limits<double>::infinity();
-  return static_cast<double>(layer.attention_sink[head]);
-}
-
-void cpu_replay(const Kernels& kernels, const Shapes& shapes, const LayerTrace& layer,
-                const ReplayRequest& request, const std::function<void(const ReplayBlock&)>& sink,
-                ReplayMemory& memory) {
-  const ReplayJob job(kernels, shapes, layer, request);
+void CpuBackend::replay(const LayerTrace& layer, const ReplayRequest& request,
+                        const std::function<void(const ReplayBlock&)>& sink) {
+  ReplayMemory& memory = replay_memory_;
+  const ReplayJob job(kernels_, shapes_, layer, request);
   if (job.steps == 0) return;
   const int64_t blocks = std::ssize(job.blocks);
   const int64_t flight = blocks_in_flight(job);

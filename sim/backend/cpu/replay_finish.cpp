@@ -77,7 +77,7 @@ ExactRow::Result ExactRow::attend(std::span<const uint32_t> kept, bool output) c
   if (!output) return result;
 
   const int64_t kv_head = head_ / job_.group;
-  double denominator = sink_mass(job_.sink_logit(head_), maximum);
+  double denominator = sink_mass(sink_logit(job_.layer, head_), maximum);
   std::vector<float> row(job_.dv);
   result.output.assign(job_.dv, 0.0);
   const auto add = [&](int64_t i) {
@@ -103,7 +103,7 @@ void ReplayTile::finish_full(ReplayBlock& block) {
   for (int64_t r = 0; r < rows_; ++r) {
     const size_t at = r;
     const int64_t head = first_head_ + head_of(r), step = column_of(r);
-    sink_[at] = sink_mass(job_.sink_logit(head), static_cast<double>(shift_[at]));
+    sink_[at] = sink_mass(sink_logit(job_.layer, head), static_cast<double>(shift_[at]));
     const double total = mass(kPrompt)[r] + mass(kLater)[r] + sink_[at];
     inverse_[at] = 1.0 / total;
     inverse[at] = static_cast<float>(inverse_[at]);

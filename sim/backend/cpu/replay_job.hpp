@@ -94,7 +94,6 @@ struct ReplayJob {
 
   int64_t chunks() const { return (n + chunk - 1) / chunk; }
   int64_t position(int64_t step) const { return layer.info->query_position[first_query + step]; }
-  double sink_logit(int64_t head) const;  ///< -infinity without a sink
   /// The tiles of a block; those with outputs, which take longest, first.
   std::vector<TileRows> tiles(const StepRange& block) const;
 

@@ -8,9 +8,6 @@
 #include "sim/backend/backend.hpp"
 #include "sim/backend/cpu/kernels.hpp"
 
-#ifdef __linux__
-#endif
-
 namespace kvsim {
 
 /// Memory on huge pages, unless the system has none, outside the heap: blocks aligned so widely
@@ -142,6 +139,11 @@ inline constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
 /// A sink this far above all scores leaves them less than 1e-300, and exp() of more is infinite.
 inline constexpr double kSinkAlone = 690.0;
+/// Logit of a query head's sink; -inf without one.
+inline double sink_logit(const LayerTrace& layer, int64_t head) {
+  return static_cast<double>(layer.attention_sink.empty() ? kMinusInfinity
+                                                          : layer.attention_sink[head]);
+}
 /// exp(sink - shift), finite; 0 without a sink, whose logit is -inf.
 inline double sink_mass(double sink, double shift) {
   return std::isinf(sink) ? 0 : std::exp(std::min(sink - shift, kSinkAlone));
@@ -229,29 +231,38 @@ constexpr ShapeMember kShapeMembers[] = {
     {"score_block", &Shapes::score_block, "fused,sums", {48, 192, 384}},
     {"sum_bytes", &Shapes::sum_bytes, "sums", {2 << 20, 4 << 20, 16 << 20}}};
 
-std::unique_ptr<Backend> make_cpu_backend(const Shapes& shapes);
+/// A file holds a verb, or a few.
+class CpuBackend : public Backend {
+ public:
+  explicit CpuBackend(const Shapes& shapes) : kernels_(choose_kernels()), shapes_(shapes) {}
 
-// The verbs of the CPU backend, one file each; see Backend for what they compute.
-void cpu_attention(const Kernels& kernels, const LayerTrace& layer, const AttentionRequest& request,
-                   AttentionBlock& block);
-std::vector<Table<double>> cpu_attention_sums(const Kernels& kernels, const Shapes& shapes,
-                                              const LayerTrace& layer,
-                                              const AttentionSumRequest& request,
-                                              std::vector<TileMemory>& memory);
-void cpu_attend(const Kernels& kernels, const LayerTrace& layer, std::span<const SlotRows> owners,
-                AttendMemories& memories);
-void cpu_output_metrics(const Kernels& kernels, const LayerTrace& layer,
-                        std::span<const HeadPair> pairs, Range entries);
-void cpu_value_products(const Kernels& kernels, const LayerTrace& layer, int kv_head,
-                        const double* y, int64_t rows, Range entries, double* out);
-void cpu_replay(const Kernels& kernels, const Shapes& shapes, const LayerTrace& layer,
-                const ReplayRequest& request, const std::function<void(const ReplayBlock&)>& sink,
-                ReplayMemory& memory);
-void cpu_projected_norms(const Kernels& kernels, const LayerTrace& layer, Norm norm, Range entries,
-                         float* out);
-void cpu_value_norms(const Kernels& kernels, const LayerTrace& layer, Norm norm, Range entries,
-                     float* out);
-std::unique_ptr<Projection> cpu_projection(const Kernels& kernels, const LayerTrace& layer,
-                                           ReplayMemory& memory);
+  std::string name() const override { return "cpu"; }
+  std::string device() const override;
+  void attention(const LayerTrace& layer, const AttentionRequest& request,
+                 AttentionBlock& block) override;
+  std::vector<Table<double>> attention_sums(const LayerTrace& layer,
+                                            const AttentionSumRequest& request) override;
+  void attend(const LayerTrace& layer, std::span<const SlotRows> owners) override;
+  void output_metrics(const LayerTrace& layer, std::span<const HeadPair> pairs,
+                      Range entries) override;
+  void value_products(const LayerTrace& layer, int kv_head, const double* y, int64_t rows,
+                      Range entries, double* out) override;
+  void projected_norms(const LayerTrace& layer, Norm norm, Range entries, float* out) override;
+  void value_norms(const LayerTrace& layer, Norm norm, Range entries, float* out) override;
+  void replay(const LayerTrace& layer, const ReplayRequest& request,
+              const std::function<void(const ReplayBlock&)>& sink) override;
+  void read_outputs(const float* delta, int64_t count, float* out) override {
+    std::copy_n(delta, count, out);
+  }
+  std::unique_ptr<Projection> projection(const LayerTrace& layer) override;
+
+ private:
+  const Kernels& kernels_;
+  const Shapes shapes_;
+  ReplayMemory replay_memory_;
+  AttendMemories attend_memories_;
+};
+
+std::unique_ptr<Backend> make_cpu_backend(const Shapes& shapes);
 
 }  // namespace kvsim
