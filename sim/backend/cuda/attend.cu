@@ -9,6 +9,7 @@ namespace kvsim::cuda {
 namespace {
 
 constexpr int kSlotThreads = 128;
+constexpr int64_t kLeastRows = 16;  // fewer are done before slots are brought
 constexpr int kTogether = 64;  // float32 products that are summed before they meet a float64 sum
 
 struct WeighedRows {
@@ -112,20 +113,8 @@ class OwnerOnDevice {
     if (weights_ != nullptr)
       launch(add_log_weights, dim3(static_cast<unsigned>(count)), kSlotThreads, 0, stream,
              WeighedRows{logits, slots_, first, owner_.rows, weights_});
-    Softmax softmax{};
-    softmax.logits = logits;
-    softmax.rows = count;
-    softmax.ld = softmax.visible = slots_;
-    softmax.head = table.head;
-    softmax.sinks = sinks_;
-    softmax.log_sum_exp = memory_.log_sum_exp.reserve(count);
-    softmax.maximum = memory_.maximum.reserve(count);
-    softmax.inverse = memory_.inverse.reserve(count);
-    softmax.attention = owner_.outputs != nullptr || owner_.attention != nullptr
-                            ? memory_.attention.reserve(count * slots_)
-                            : nullptr;
-    softmax.columns = softmax.attention != nullptr ? slots_ : 0;
-    launch_softmax(softmax, stream);
+    const bool attends = owner_.outputs != nullptr || owner_.attention != nullptr;
+    run_softmax(memory_, {count, slots_, table.head, sinks_, attends ? slots_ : 0}, stream);
     bring(first, count);
   }
 
@@ -176,12 +165,17 @@ class OwnerOnDevice {
 
 }  // namespace
 
-void attend(Context& context, const LayerTrace& trace, std::span<const SlotRows> owners) {
-  check_shared_memory(context, scores_memory(ElementType::float32, padded(trace.k.dim(2))), trace);
+void CudaBackend::attend(const LayerTrace& trace, std::span<const SlotRows> owners) {
   for (const SlotRows& owner : owners) {
     const int64_t all = owner.heads * owner.rows;
-    if (all == 0) continue;
-    OwnerOnDevice on_device(context, trace, owner);
+    if (all < kLeastRows) {
+      host_->attend(trace, {&owner, 1});
+      continue;
+    }
+    const std::lock_guard lock(context_.verb);
+    check_shared_memory(context_, scores_memory(ElementType::float32, padded(trace.k.dim(2))),
+                        trace);
+    OwnerOnDevice on_device(context_, trace, owner);
     const int64_t step = on_device.most_rows();
     for (int64_t first = 0; first < all; first += step)
       on_device.run(first, std::min(step, all - first));

@@ -55,18 +55,7 @@ class RowBlocks {
       scores.logits = memory.logits.data();
       launch_scores(layer_.type, scores, context_.compute);
     });
-    Softmax softmax{};
-    softmax.logits = memory.logits.data();
-    softmax.rows = count;
-    softmax.ld = softmax.visible = visible;
-    softmax.head = table_.head;
-    softmax.sinks = sinks_on_device_;
-    softmax.log_sum_exp = memory.log_sum_exp.reserve(count);
-    softmax.maximum = memory.maximum.reserve(count);
-    softmax.inverse = memory.inverse.reserve(count);
-    softmax.attention = columns > 0 ? memory.attention.reserve(count * columns) : nullptr;
-    softmax.columns = columns;
-    launch_softmax(softmax, context_.compute);
+    run_softmax(memory, {count, visible, table_.head, sinks_on_device_, columns}, context_.compute);
   }
 
   /// z[rows][dv] of the same rows.
@@ -87,15 +76,14 @@ class RowBlocks {
       for (int64_t slot = 0; slot < walk.slots; ++slot) {
         const int64_t begin = part.begin + part.size() * slot / walk.slots;
         const int64_t end = part.begin + part.size() * (slot + 1) / walk.slots;
-        WalkItem item{};
-        item.rows = static_cast<int32_t>(count);
-        item.kv_head = kv_head;
-        item.slot = static_cast<int32_t>(slot);
-        item.first_key = begin;
-        item.keys = static_cast<int32_t>(end - begin);
-        item.masked = item.outputs = 1;
-        item.fresh = part.begin == 0;
-        items.push_back(item);
+        items.push_back({.rows = static_cast<int32_t>(count),
+                         .kv_head = kv_head,
+                         .slot = static_cast<int32_t>(slot),
+                         .first_key = begin,
+                         .keys = static_cast<int32_t>(end - begin),
+                         .masked = 1,
+                         .fresh = part.begin == 0,
+                         .outputs = 1});
       }
       walk.items = upload(memory.items, items, context_.compute);
       run_walk(context_, layer_, trace_, walk, walk.slots, count);
@@ -126,14 +114,15 @@ class RowBlocks {
 
 }  // namespace
 
-void attention(Context& context, const LayerTrace& trace, const AttentionRequest& request,
-               AttentionBlock& block) {
+void CudaBackend::attention(const LayerTrace& trace, const AttentionRequest& request,
+                            AttentionBlock& block) {
+  const std::lock_guard lock(context_.verb);
   block.shape(trace, request);
   const int64_t all = block.heads * block.rows;
   if (all == 0) return;
-  RowBlocks blocks(context, trace);
+  RowBlocks blocks(context_, trace);
   RowMemory& memory = blocks.memory;
-  const Stream& stream = context.compute;
+  const Stream& stream = context_.compute;
   const int64_t step = blocks.most_rows();
   for (int64_t first = 0; first < all; first += step) {
     const int64_t count = std::min(step, all - first);
@@ -145,25 +134,26 @@ void attention(Context& context, const LayerTrace& trace, const AttentionRequest
     if (request.outputs)
       blocks.run_outputs(request.kv_head, block.outputs.data() + first * trace.value_dim());
     download(block.log_sum_exp.data() + first, memory.log_sum_exp.data(), count, stream);
-    context.downloads.bring(block.attention.data() + first * block.columns, memory.attention.data(),
-                            count * block.columns, stream);
+    context_.downloads.bring(block.attention.data() + first * block.columns,
+                             memory.attention.data(), count * block.columns, stream);
     const int64_t stored = std::min(block.columns, blocks.visible);
     for (int64_t r = 0; r < count && request.logits; ++r) {
       float* const row = block.logits.data() + (first + r) * block.columns;
-      context.downloads.bring(row, memory.logits.data() + r * blocks.visible, stored, stream);
+      context_.downloads.bring(row, memory.logits.data() + r * blocks.visible, stored, stream);
       std::fill(row + stored, row + block.columns, kMinusInfinity);
     }
-    context.compute.wait();
+    context_.compute.wait();
   }
 }
 
-std::vector<Table<double>> attention_sums(Context& context, const LayerTrace& trace,
-                                          const AttentionSumRequest& request) {
+std::vector<Table<double>> CudaBackend::attention_sums(const LayerTrace& trace,
+                                                       const AttentionSumRequest& request) {
+  const std::lock_guard lock(context_.verb);
   const int64_t all = std::ssize(request.rows), columns = request.columns;
   const int64_t group = trace.info->group_size();  // heads worked on together
-  RowBlocks blocks(context, trace);
+  RowBlocks blocks(context_, trace);
   RowMemory& memory = blocks.memory;
-  const Stream& stream = context.compute;
+  const Stream& stream = context_.compute;
   const int64_t step = std::max<int64_t>(1, blocks.most_rows() / group);
   std::vector<Table<double>> out;
   std::vector<double> weights, bounds;  // [sums][rows]
@@ -203,8 +193,8 @@ std::vector<Table<double>> attention_sums(Context& context, const LayerTrace& tr
     }
     for (int64_t s = 0; s < tables; ++s) {
       const int64_t rows = request.sums[s].of_groups() ? 1 : group;
-      context.downloads.bring(out[s].data() + kv_head * rows * columns, sums + s * group * columns,
-                              rows * columns, stream);
+      context_.downloads.bring(out[s].data() + kv_head * rows * columns, sums + s * group * columns,
+                               rows * columns, stream);
     }
   }
   return out;

@@ -1,4 +1,4 @@
-// The CUDA backend: finds the device, and hands every verb to its file.
+// The CUDA backend: finds the device, and brings data there and back.
 #include <fmt/format.h>
 
 #include "sim/backend/cuda/context.hpp"
@@ -31,8 +31,7 @@ void write_row(const Tensor& tensor, ElementType type, int64_t a, int64_t b, int
 }
 
 constexpr int64_t kLeastMemory = int64_t{512} << 20;
-constexpr int64_t kLeastRows = 16;  // attending to slots: fewer are done before slots are brought
-constexpr int kLeastMajor = 8;      // copies to shared memory, bfloat16 and tf32 in tensor cores
+constexpr int kLeastMajor = 8;  // copies to shared memory, bfloat16 and tf32 in tensor cores
 
 [[noreturn]] void refuse(const char* what, std::string found = "", std::string expected = "") {
   throw Error(Fault::failure, {what, "CUDA", std::move(found), std::move(expected),
@@ -65,82 +64,6 @@ cudaDeviceProp open_device() {
            fmt::format("{}.0 or later", kLeastMajor));
   return properties;
 }
-
-struct CudaBackend : PrefetchingBackend {
-  CudaBackend(const cudaDeviceProp& properties, int64_t memory) : context_(memory) {
-    context_.device = properties.name;
-    context_.shared_memory = static_cast<int64_t>(properties.sharedMemPerBlockOptin);
-  }
-
-  std::string name() const override { return "cuda"; }
-  std::string device() const override { return context_.device; }
-  int64_t values_at_once() const override { return int64_t{1} << 24; }
-  void begin(const LayerTrace& layer) override {
-    const std::lock_guard lock(context_.verb);
-    context_.store.get(layer, context_.compute);
-  }
-  void prefetch(const LayerTrace& layer) override { context_.store.prefetch(layer); }
-
-  void attention(const LayerTrace& layer, const AttentionRequest& request,
-                 AttentionBlock& block) override {
-    const std::lock_guard lock(context_.verb);
-    cuda::attention(context_, layer, request, block);
-  }
-  std::vector<Table<double>> attention_sums(const LayerTrace& layer,
-                                            const AttentionSumRequest& request) override {
-    const std::lock_guard lock(context_.verb);
-    return cuda::attention_sums(context_, layer, request);
-  }
-  void attend(const LayerTrace& layer, std::span<const SlotRows> owners) override {
-    for (const SlotRows& owner : owners) {
-      if (owner.heads * owner.rows < kLeastRows) {
-        host_->attend(layer, {&owner, 1});
-        continue;
-      }
-      const std::lock_guard lock(context_.verb);
-      cuda::attend(context_, layer, {&owner, 1});
-    }
-  }
-  void output_metrics(const LayerTrace& layer, std::span<const HeadPair> pairs,
-                      Range entries) override {
-    const std::lock_guard lock(context_.verb);
-    cuda::output_metrics(context_, layer, pairs, entries);
-  }
-  void value_products(const LayerTrace& layer, int kv_head, const double* y, int64_t rows,
-                      Range entries, double* out) override {
-    const std::lock_guard lock(context_.verb);
-    cuda::value_products(context_, layer, kv_head, y, rows, entries, out);
-  }
-  void projected_norms(const LayerTrace& layer, Norm norm, Range entries, float* out) override {
-    const std::lock_guard lock(context_.verb);
-    cuda::projected_norms(context_, layer, norm, entries, out);
-  }
-  void value_norms(const LayerTrace& layer, Norm norm, Range entries, float* out) override {
-    const std::lock_guard lock(context_.verb);
-    cuda::value_norms(context_, layer, norm, entries, out);
-  }
-  /// The sink may call other verbs.
-  void replay(const LayerTrace& layer, const ReplayRequest& request,
-              const std::function<void(const ReplayBlock&)>& sink) override {
-    cuda::replay(context_, layer, request, sink);
-  }
-  void read_outputs(const float* delta, int64_t count, float* out) override {
-    const std::lock_guard lock(context_.verb);
-    if (!context_.replay.holds(delta)) {
-      std::copy_n(delta, count, out);
-      return;
-    }
-    download(out, delta, count, context_.compute);
-    context_.compute.wait();
-  }
-  std::unique_ptr<Projection> projection(const LayerTrace& layer) override {
-    return cuda::projection(context_, layer);
-  }
-
- private:
-  Context context_;
-  std::unique_ptr<Backend> host_ = make_cpu_backend();
-};
 
 }  // namespace
 
@@ -268,6 +191,26 @@ void check_shared_memory(const Context& context, int64_t bytes, const LayerTrace
          fmt::format("head sizes {} and {}, which need {} KiB of shared memory per block",
                      layer.k.dim(2), layer.value_dim(), bytes >> 10),
          fmt::format("at most {} KiB", context.shared_memory >> 10));
+}
+
+CudaBackend::CudaBackend(const cudaDeviceProp& properties, int64_t memory) : context_(memory) {
+  context_.device = properties.name;
+  context_.shared_memory = static_cast<int64_t>(properties.sharedMemPerBlockOptin);
+}
+
+void CudaBackend::begin(const LayerTrace& layer) {
+  const std::lock_guard lock(context_.verb);
+  context_.store.get(layer, context_.compute);
+}
+
+void CudaBackend::read_outputs(const float* delta, int64_t count, float* out) {
+  const std::lock_guard lock(context_.verb);
+  if (!context_.replay.holds(delta)) {
+    std::copy_n(delta, count, out);
+    return;
+  }
+  download(out, delta, count, context_.compute);
+  context_.compute.wait();
 }
 
 /// The backend on the first device, with `memory` bytes of it.

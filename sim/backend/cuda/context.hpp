@@ -3,9 +3,9 @@
 
 #include <mutex>
 
-#include "sim/backend/backend.hpp"
 #include "sim/backend/cuda/memory.hpp"
 #include "sim/backend/cuda/walk.hpp"
+#include "sim/backend/cuda_backend.hpp"
 #include "sim/core/layer_trace.hpp"
 
 namespace kvsim::cuda {
@@ -97,21 +97,21 @@ struct ReplayMemory {
   }
 };
 
-}  // namespace kvsim::cuda
-
 // Device memory of verbs that are called many times per layer, kept from call to call: to allocate
 // it anew would take longer than many a call, and wait for all that runs.
 
-namespace kvsim::cuda {
-
-/// Of attention() and attention_sums().
-struct RowMemory {
+/// Of rows of attention whose logits are stored.
+struct SoftmaxMemory {
   Rows rows;
   DeviceBuffer<float> logits;     ///< [rows][positions that any row sees]
   DeviceBuffer<float> attention;  ///< [rows][columns]
   DeviceBuffer<float> maximum;
   DeviceBuffer<double> inverse, log_sum_exp;
   DeviceBuffer<float> sinks;
+};
+
+/// Of attention() and attention_sums().
+struct RowMemory : SoftmaxMemory {
   DeviceBuffer<uint32_t> list;  ///< 0, 1, 2, ...
   DeviceBuffer<WalkItem> items;
   DeviceBuffer<RowSums> states;
@@ -120,13 +120,9 @@ struct RowMemory {
 };
 
 /// Of attend().
-struct SlotMemory {
-  Rows rows;
+struct SlotMemory : SoftmaxMemory {
   DeviceBuffer<float> keys, values, queries;  ///< of one owner
-  DeviceBuffer<float> weights, sinks;
-  DeviceBuffer<float> logits, attention;  ///< [rows][slots]
-  DeviceBuffer<float> maximum, outputs;
-  DeviceBuffer<double> inverse, log_sum_exp;
+  DeviceBuffer<float> weights, outputs;
 };
 
 /// Of value_products() and output_metrics().
@@ -277,21 +273,35 @@ void with_types(ElementType type, const Work& work) {
     work(Float32());
 }
 
-// The verbs of the CUDA backend, one file each; see Backend for what they compute.
-void attention(Context& context, const LayerTrace& layer, const AttentionRequest& request,
-               AttentionBlock& block);
-void attend(Context& context, const LayerTrace& layer, std::span<const SlotRows> owners);
-std::vector<Table<double>> attention_sums(Context& context, const LayerTrace& layer,
-                                          const AttentionSumRequest& request);
-void output_metrics(Context& context, const LayerTrace& layer, std::span<const HeadPair> pairs,
-                    Range entries);
-void value_products(Context& context, const LayerTrace& layer, int kv_head, const double* y,
-                    int64_t rows, Range entries, double* out);
-void projected_norms(Context& context, const LayerTrace& layer, Norm norm, Range entries,
-                     float* out);
-void value_norms(Context& context, const LayerTrace& layer, Norm norm, Range entries, float* out);
-void replay(Context& context, const LayerTrace& layer, const ReplayRequest& request,
-            const std::function<void(const ReplayBlock&)>& sink);
-std::unique_ptr<Projection> projection(Context& context, const LayerTrace& layer);
+/// A file holds a verb, or a few.
+class CudaBackend : public PrefetchingBackend {
+ public:
+  CudaBackend(const cudaDeviceProp& properties, int64_t memory);
+
+  std::string name() const override { return "cuda"; }
+  std::string device() const override { return context_.device; }
+  int64_t values_at_once() const override { return int64_t{1} << 24; }
+  void begin(const LayerTrace& layer) override;
+  void prefetch(const LayerTrace& layer) override { context_.store.prefetch(layer); }
+  void attention(const LayerTrace& layer, const AttentionRequest& request,
+                 AttentionBlock& block) override;
+  std::vector<Table<double>> attention_sums(const LayerTrace& layer,
+                                            const AttentionSumRequest& request) override;
+  void attend(const LayerTrace& layer, std::span<const SlotRows> owners) override;
+  void output_metrics(const LayerTrace& layer, std::span<const HeadPair> pairs,
+                      Range entries) override;
+  void value_products(const LayerTrace& layer, int kv_head, const double* y, int64_t rows,
+                      Range entries, double* out) override;
+  void projected_norms(const LayerTrace& layer, Norm norm, Range entries, float* out) override;
+  void value_norms(const LayerTrace& layer, Norm norm, Range entries, float* out) override;
+  void replay(const LayerTrace& layer, const ReplayRequest& request,
+              const std::function<void(const ReplayBlock&)>& sink) override;
+  void read_outputs(const float* delta, int64_t count, float* out) override;
+  std::unique_ptr<Projection> projection(const LayerTrace& layer) override;
+
+ private:
+  Context context_;
+  std::unique_ptr<Backend> host_ = make_cpu_backend();  ///< for a few rows
+};
 
 }  // namespace kvsim::cuda

@@ -213,57 +213,60 @@ __global__ void row_norms(RowNorms p) {
 
 }  // namespace
 
-void output_metrics(Context& context, const LayerTrace& trace, std::span<const HeadPair> pairs,
-                    Range entries) {
-  for (const HeadPair& pair : pairs) make_gram(context, trace, pair);
-  value_forms(context, trace, pairs, entries);
+void CudaBackend::output_metrics(const LayerTrace& trace, std::span<const HeadPair> pairs,
+                                 Range entries) {
+  const std::lock_guard lock(context_.verb);
+  for (const HeadPair& pair : pairs) make_gram(context_, trace, pair);
+  value_forms(context_, trace, pairs, entries);
 }
 
-void value_products(Context& context, const LayerTrace& trace, int kv_head, const double* y,
-                    int64_t rows, Range entries, double* out) {
-  DeviceLayer& layer = context.store.get(trace, context.compute);
-  DeviceBuffer<double>& left = context.values.factor;
-  DeviceBuffer<double>& products = context.values.products;
-  upload(left, widened_rows(y, rows, trace.value_dim(), layer.columns), context.compute);
-  for_each_value_part(context, layer, kv_head, entries, rows,
+void CudaBackend::value_products(const LayerTrace& trace, int kv_head, const double* y,
+                                 int64_t rows, Range entries, double* out) {
+  const std::lock_guard lock(context_.verb);
+  DeviceLayer& layer = context_.store.get(trace, context_.compute);
+  DeviceBuffer<double>& left = context_.values.factor;
+  DeviceBuffer<double>& products = context_.values.products;
+  upload(left, widened_rows(y, rows, trace.value_dim(), layer.columns), context_.compute);
+  for_each_value_part(context_, layer, kv_head, entries, rows,
                       [&](Range part, const double* values) {
     products.reserve(rows * part.size());
-    multiply_transposed(context, left.data(), values, products.data(), rows, part.size(),
+    multiply_transposed(context_, left.data(), values, products.data(), rows, part.size(),
                         layer.columns, 1);
     const int64_t run = part == entries ? rows : 1;  // rows that lie side by side on both sides
     for (int64_t r = 0; r < rows; r += run)
-      context.downloads.bring(out + r * entries.size() + part.begin - entries.begin,
-                              products.data() + r * part.size(), run * part.size(),
-                              context.compute);
+      context_.downloads.bring(out + r * entries.size() + part.begin - entries.begin,
+                               products.data() + r * part.size(), run * part.size(),
+                               context_.compute);
   });
 }
 
-void value_norms(Context& context, const LayerTrace& trace, Norm norm, Range entries, float* out) {
-  DeviceLayer& layer = context.store.get(trace, context.compute);
+void CudaBackend::value_norms(const LayerTrace& trace, Norm norm, Range entries, float* out) {
+  const std::lock_guard lock(context_.verb);
+  DeviceLayer& layer = context_.store.get(trace, context_.compute);
   const int64_t heads = trace.k.dim(0);
-  DeviceBuffer<float>& norms = context.norms.norms;
-  for_each_part(context, layer, entries, kMostEntries, [&](Range part) {
+  DeviceBuffer<float>& norms = context_.norms.norms;
+  for_each_part(context_, layer, entries, kMostEntries, [&](Range part) {
     norms.reserve(heads * part.size());
     with_types<Bfloat16, Float16, Float32>(layer.type, [&](auto type) {
       using Type = decltype(type);
       launch(value_row_norms<Type>,
              dim3(static_cast<unsigned>((part.size() + 7) / 8), static_cast<unsigned>(heads)), 256,
-             0, context.compute, reinterpret_cast<const Widening<Type>*>(first_value(layer, part)),
+             0, context_.compute, reinterpret_cast<const Widening<Type>*>(first_value(layer, part)),
              part.size(), layer.keys.size(), static_cast<int>(layer.columns), norm == Norm::l2,
              norms.data());
     });
-    bring_norms(context, norms.data(), heads, part, entries, out);
+    bring_norms(context_, norms.data(), heads, part, entries, out);
   });
 }
 
-void projected_norms(Context& context, const LayerTrace& trace, Norm norm, Range entries,
-                     float* out) {
-  DeviceLayer& layer = context.store.get(trace, context.compute);
+void CudaBackend::projected_norms(const LayerTrace& trace, Norm norm, Range entries, float* out) {
+  const std::lock_guard lock(context_.verb);
+  DeviceLayer& layer = context_.store.get(trace, context_.compute);
   const int64_t heads = trace.q.dim(0);
   const bool squares = norm == Norm::l2;
-  auto& [factors, norms, sums] = context.norms;
-  if (squares) output_factors(context, layer, factors);
-  for_each_part(context, layer, entries, kMostEntries, [&](Range part) {
+  auto& [factors, norms, sums] = context_.norms;
+  if (squares) output_factors(context_, layer, factors);
+  for_each_part(context_, layer, entries, kMostEntries, [&](Range part) {
     sums.reserve(heads * part.size());
     RowNorms task{};
     task.x = first_value(layer, part);
@@ -280,20 +283,20 @@ void projected_norms(Context& context, const LayerTrace& trace, Norm norm, Range
       using Type = decltype(type);
       using Matrix = Float32;
       check_shared_memory(
-          context,
+          context_,
           std::max(row_norms_memory<Matrix>(task.depth), row_norms_memory<Type>(task.depth)),
           trace);
       if (!squares)
-        launch_row_norms<Type, typename Type::Element>(task, heads, context.compute);
+        launch_row_norms<Type, typename Type::Element>(task, heads, context_.compute);
       else if constexpr (std::is_same_v<Type, Float32>)
-        launch_row_norms<Float32, float>(task, heads, context.compute);
+        launch_row_norms<Float32, float>(task, heads, context_.compute);
       else
-        launch_row_norms<Float32, Widening<Type>>(task, heads, context.compute);
+        launch_row_norms<Float32, Widening<Type>>(task, heads, context_.compute);
     });
     const int64_t count = heads * part.size();
-    launch(narrow_sums, dim3(static_cast<unsigned>((count + 255) / 256)), 256, 0, context.compute,
+    launch(narrow_sums, dim3(static_cast<unsigned>((count + 255) / 256)), 256, 0, context_.compute,
            sums.data(), count, squares, norms.reserve(count));
-    bring_norms(context, norms.data(), heads, part, entries, out);
+    bring_norms(context_, norms.data(), heads, part, entries, out);
   });
 }
 

@@ -229,8 +229,8 @@ void output_factors(Context& context, const DeviceLayer& layer, DeviceBuffer<flo
   upload(factors, all, context.compute);
 }
 
-std::unique_ptr<Projection> projection(Context& context, const LayerTrace& layer) {
-  return std::make_unique<CudaProjection>(context, layer);
+std::unique_ptr<Projection> CudaBackend::projection(const LayerTrace& layer) {
+  return std::make_unique<CudaProjection>(context_, layer);
 }
 
 }  // namespace kvsim::cuda

@@ -231,7 +231,7 @@ class Replay {
     task.kept = memory_.kept.reserve(std::max<int64_t>(2 * lists_.sets * rows_, 1));
     task.z = memory_.z.reserve(rows_ * dv_);
     task.delta = memory_.delta.data();
-    launch_finish(task, stream);
+    launch(finish_rows, dim3(static_cast<unsigned>(rows_)), kFinishThreads, 0, stream, task);
 
     const int64_t kept = 2 * lists_.sets * rows_;
     double* const sums = memory_.sums_here.reserve(4 * rows_ + kept);
@@ -263,27 +263,24 @@ class Replay {
 
 }  // namespace
 
-void launch_finish(const Finish& finish, cudaStream_t stream) {
-  launch(finish_rows, dim3(static_cast<unsigned>(finish.rows)), kFinishThreads, 0, stream, finish);
-}
 void launch_finish_outputs(const FinishOutputs& finish, cudaStream_t stream) {
   launch(divide_outputs, dim3(static_cast<unsigned>(finish.rows)), kFinishThreads, 0, stream,
          finish);
 }
 
-void replay(Context& context, const LayerTrace& trace, const ReplayRequest& request,
-            const std::function<void(const ReplayBlock&)>& sink) {
+void CudaBackend::replay(const LayerTrace& trace, const ReplayRequest& request,
+                         const std::function<void(const ReplayBlock&)>& sink) {
   const int64_t steps = trace.info->steps();
   if (steps == 0) return;
   std::unique_ptr<Replay> run;
   {
-    const std::lock_guard lock(context.verb);
-    run = std::make_unique<Replay>(context, trace, request);
+    const std::lock_guard lock(context_.verb);
+    run = std::make_unique<Replay>(context_, trace, request);
   }
   for (int64_t first = 0; first < steps; first += run->steps_per_block()) {
     const ReplayBlock* block = nullptr;
     {
-      const std::lock_guard lock(context.verb);
+      const std::lock_guard lock(context_.verb);
       block = &run->run(first);
     }
     sink(*block);  // may call other verbs

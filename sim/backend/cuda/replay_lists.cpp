@@ -79,22 +79,21 @@ void ReplayLists::lay_out_plans(PinnedBuffer<uint32_t>& list_memory) {
 }
 
 /// Sorts the keys of a chain by chunk, band and position, into the list from `first` on.
-ReplayLists::Owner ReplayLists::lay_out(const KeptChain& chain, uint32_t* keys,
-                                        int64_t first) const {
+std::vector<KeyRun> ReplayLists::lay_out(const KeptChain& chain, uint32_t* keys,
+                                         int64_t first) const {
   const size_t bands = chain.end.size();
   const uint32_t dropped = static_cast<uint32_t>(bands);
   std::vector<uint32_t> band_of(n_, dropped);
   int64_t at = 0;
   for (size_t band = 0; band < bands; ++band)
     for (; at < chain.end[band]; ++at) band_of[chain.order[at]] = static_cast<uint32_t>(band);
-  Owner owner;
-  owner.runs.resize(static_cast<size_t>(chunks_) * bands);
+  std::vector<KeyRun> runs(static_cast<size_t>(chunks_) * bands);
   const auto run_of = [&](int64_t i) -> KeyRun& {
-    return owner.runs[static_cast<size_t>(i / chunk_) * bands + band_of[i]];
+    return runs[static_cast<size_t>(i / chunk_) * bands + band_of[i]];
   };
   for (int64_t i = 0; i < n_; ++i)
     if (band_of[i] != dropped) ++run_of(i).count;
-  for (KeyRun& run : owner.runs) {
+  for (KeyRun& run : runs) {
     run.first = first;
     first += run.count;
     run.count = 0;
@@ -104,7 +103,7 @@ ReplayLists::Owner ReplayLists::lay_out(const KeptChain& chain, uint32_t* keys,
     KeyRun& run = run_of(i);
     keys[run.first + run.count++] = static_cast<uint32_t>(i);
   }
-  return owner;
+  return runs;
 }
 
 /// Walks of all KV heads over a range of positions.
@@ -115,18 +114,17 @@ void ReplayLists::add_range(std::vector<WalkItem>& items, int64_t chunk_index, R
   if (part.size() <= 0 && chunk_index > 0) return;
   const bool later = slot == kLaterSlot;
   for (int64_t kv = 0; kv < kv_heads_; ++kv) {
-    WalkItem item{};
-    item.first_row = static_cast<int32_t>(kv * group_ * steps);
-    item.rows = static_cast<int32_t>(group_ * steps);
-    item.kv_head = static_cast<int32_t>(kv);
-    item.slot = static_cast<int32_t>(slot);
-    item.first_key = part.begin;
-    item.keys = static_cast<int32_t>(std::max<int64_t>(part.size(), 0));
-    item.masked = later;
-    item.fresh = chunk_index == 0;
-    item.outputs = 1;
-    item.weighted = request_.importance != nullptr && (!later || request_.later_importance);
-    items.push_back(item);
+    items.push_back(
+        {.first_row = static_cast<int32_t>(kv * group_ * steps),
+         .rows = static_cast<int32_t>(group_ * steps),
+         .kv_head = static_cast<int32_t>(kv),
+         .slot = static_cast<int32_t>(slot),
+         .first_key = part.begin,
+         .keys = static_cast<int32_t>(std::max<int64_t>(part.size(), 0)),
+         .masked = later,
+         .fresh = chunk_index == 0,
+         .outputs = 1,
+         .weighted = request_.importance != nullptr && (!later || request_.later_importance)});
   }
 }
 
@@ -143,19 +141,17 @@ std::vector<WalkItem> ReplayLists::items(int64_t chunk_index, int64_t steps,
     const int64_t heads = plan.per_query_head ? 1 : group_;  // that an owner has
     for (int64_t owner = 0; owner < std::ssize(plan.owners); ++owner)
       for (int64_t band = 0; band < plans[p].bands; ++band) {
-        const KeyRun& run = owners_[p][owner].runs[chunk_index * plans[p].bands + band];
+        const KeyRun& run = owners_[p][owner][chunk_index * plans[p].bands + band];
         if (run.count == 0 && chunk_index > 0) continue;
-        WalkItem item{};
-        item.first_row = static_cast<int32_t>(owner * heads * steps);
-        item.rows = static_cast<int32_t>(heads * steps);
-        item.kv_head = static_cast<int32_t>(owner * heads / group_);
-        item.slot = static_cast<int32_t>(plans[p].first_slot + band);
-        item.first_key = run.first;
-        item.keys = static_cast<int32_t>(run.count);
-        item.fresh = chunk_index == 0;
-        item.outputs = !plan.masses_only;
-        item.weighted = request_.importance != nullptr;
-        items.push_back(item);
+        items.push_back({.first_row = static_cast<int32_t>(owner * heads * steps),
+                         .rows = static_cast<int32_t>(heads * steps),
+                         .kv_head = static_cast<int32_t>(owner * heads / group_),
+                         .slot = static_cast<int32_t>(plans[p].first_slot + band),
+                         .first_key = run.first,
+                         .keys = static_cast<int32_t>(run.count),
+                         .fresh = chunk_index == 0,
+                         .outputs = !plan.masses_only,
+                         .weighted = request_.importance != nullptr});
       }
   }
   std::stable_sort(items.begin(), items.end(),

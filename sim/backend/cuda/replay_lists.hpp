@@ -36,21 +36,18 @@ class ReplayLists {
   int64_t sets = 0, output_sets = 0;
 
  private:
-  struct Owner {
-    std::vector<KeyRun> runs;  ///< [chunks][bands]
-  };
   void number_sets();
   void mark_everything();
   void lay_out_plans(PinnedBuffer<uint32_t>& list);
   void add_range(std::vector<WalkItem>& items, int64_t chunk_index, Range positions, int64_t slot,
                  int64_t steps) const;
-  Owner lay_out(const KeptChain& chain, uint32_t* list, int64_t first) const;
+  std::vector<KeyRun> lay_out(const KeptChain& chain, uint32_t* list, int64_t first) const;
 
   const LayerTrace& layer_;
   const ReplayRequest& request_;
   int64_t n_, all_, chunk_, chunks_;
   int64_t query_heads_, kv_heads_, group_;
-  std::vector<std::vector<Owner>> owners_;  ///< [plans][owners]
+  std::vector<std::vector<std::vector<KeyRun>>> owners_;  ///< [plans][owners][chunks * bands]
 };
 
 }  // namespace kvsim::cuda

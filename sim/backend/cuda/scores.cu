@@ -71,7 +71,7 @@ __device__ double over_block(double mine, const Combine& combine) {
 // hold. Sums are float64 and meet in a fixed order.
 __global__ void softmax_rows(Softmax p) {
   const int64_t row = blockIdx.x;
-  const float* const x = p.logits + row * p.ld;
+  const float* const x = p.logits + row * p.visible;
   float top = kMinusInfinity;
   for (int64_t i = threadIdx.x; i < p.visible; i += kRowThreads) top = fmaxf(top, x[i]);
   const float largest = static_cast<float>(
@@ -90,7 +90,6 @@ __global__ void softmax_rows(Softmax p) {
     p.maximum[row] = maximum;
     p.inverse[row] = total > 0 ? 1 / total : 0;
   }
-  if (p.attention == nullptr) return;
   const float inverse = total > 0 ? static_cast<float>(1 / total) : 0;
   for (int64_t i = threadIdx.x; i < p.columns; i += kRowThreads)
     p.attention[row * p.columns + i] = i < p.visible ? expf(x[i] - maximum) * inverse : 0.0f;
@@ -149,7 +148,12 @@ void launch_scores(ElementType type, const Scores& scores, cudaStream_t stream) 
   });
 }
 
-void launch_softmax(const Softmax& softmax, cudaStream_t stream) {
+void run_softmax(SoftmaxMemory& memory, Softmax softmax, cudaStream_t stream) {
+  softmax.logits = memory.logits.data();
+  softmax.log_sum_exp = memory.log_sum_exp.reserve(softmax.rows);
+  softmax.maximum = memory.maximum.reserve(softmax.rows);
+  softmax.inverse = memory.inverse.reserve(softmax.rows);
+  softmax.attention = memory.attention.reserve(softmax.rows * softmax.columns);
   launch(softmax_rows, dim3(static_cast<unsigned>(softmax.rows)), kRowThreads,
          kRowThreads * sizeof(double), stream, softmax);
 }

@@ -1,5 +1,6 @@
 #pragma once
 #include "sim/backend/backend.hpp"
+#include "sim/backend/cuda/context.hpp"
 #include "sim/backend/cuda/walk.hpp"
 
 namespace kvsim::cuda {
@@ -21,18 +22,19 @@ int64_t scores_memory(ElementType type, int64_t depth);
 
 /// Softmax of stored logits, and what is wanted of it.
 struct Softmax {
-  const float* logits;
-  int64_t rows, ld;
-  int64_t visible;  ///< positions that any row sees
+  int64_t rows;
+  int64_t visible;  ///< positions that any row sees, and from row to row
   const int32_t* head;
-  const float* sinks;   ///< [Hq] or null
-  double* log_sum_exp;  ///< [rows]
-  float* maximum;       ///< [rows]
-  double* inverse;      ///< [rows] 1 / sum of exp(logit - maximum), sink included
-  float* attention;     ///< [rows][columns] or null
-  int64_t columns;
+  const float* sinks;  ///< [Hq] or null
+  int64_t columns;     ///< of the attention; 0: it is not wanted
+  const float* logits = nullptr;
+  double* log_sum_exp = nullptr;  ///< [rows]
+  float* maximum = nullptr;       ///< [rows]
+  double* inverse = nullptr;      ///< [rows] 1 / sum of exp(logit - maximum), sink included
+  float* attention = nullptr;     ///< [rows][columns]
 };
-void launch_softmax(const Softmax& softmax, cudaStream_t stream);
+/// Logits and results are in `memory`.
+void run_softmax(SoftmaxMemory& memory, Softmax softmax, cudaStream_t stream);
 
 /// sums[column] += sum over rows of weight * term (AttentionSum), in float64 and in the order of
 /// the rows. Rows of the `heads` heads of a mean follow each other, `rows` of each.

@@ -106,8 +106,6 @@ struct Finish {
   float* delta;  ///< [sets with outputs][rows][dv]
 };
 
-void launch_finish(const Finish& finish, cudaStream_t stream);
-
 /// z of rows whose whole softmax is in all slots together, and nothing else; for attention().
 struct FinishOutputs {
   int64_t rows;
