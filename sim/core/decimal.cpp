@@ -1,5 +1,6 @@
 #include "sim/core/decimal.hpp"
 
+#include <boost/multiprecision/cpp_int.hpp>
 #include <cctype>
 #include <charconv>
 #include <cstdlib>
@@ -28,30 +29,15 @@ int64_t scaled_floor(Wide mantissa, int exponent, int64_t count) {
   return static_cast<int64_t>(quotient);
 }
 
-using Wide = __int128;
+using Integer = boost::multiprecision::cpp_int;
+using Rational = boost::multiprecision::cpp_rational;
 
-/// A product that is no longer exact once it leaves 128 bits.
-Wide times(Wide a, Wide b, bool& exact) {
-  Wide product = 0;
-  if (__builtin_mul_overflow(a, b, &product)) exact = false;
-  return product;
-}
-
-Wide common_divisor(Wide a, Wide b) {
-  if (a < 0) a = -a;
-  while (b != 0) {
-    const Wide rest = a % b;
-    a = b;
-    b = rest;
-  }
-  return a == 0 ? 1 : a;
-}
-
-template <class Number>
-int64_t narrowed(Number value) {
-  constexpr int64_t most = std::numeric_limits<int64_t>::max() / 4;  // twice it plus 1 still fits
-  if (value > static_cast<Number>(most)) return most;
-  return value < static_cast<Number>(-most) ? -most : static_cast<int64_t>(value);
+int64_t floor_of(const Rational& x) {
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max() / 4;  // twice it plus 1 still fits
+  const Integer above = numerator(x), below = denominator(x);
+  Integer whole = above / below;  // towards zero
+  if (whole * below > above) --whole;
+  return static_cast<int64_t>(std::clamp<Integer>(whole, -kMost, kMost));
 }
 
 }  // namespace
@@ -198,82 +184,40 @@ std::string shortest(double value) {
 }
 
 struct PositionDrift::Fraction {
-  Wide above = 0;
-  Wide below = 1;        // > 0
-  long double near = 0;  // the value, rounded
-  bool exact = true;     // above and below hold it
+  Rational value;
 
-  void add(const Fraction& other) {
-    near += other.near;
-    exact = exact && other.exact;
-    const Wide shared = common_divisor(below, other.below);
-    const Wide mine = times(above, other.below / shared, exact);
-    const Wide others = times(other.above, below / shared, exact);
-    if (__builtin_add_overflow(mine, others, &above)) exact = false;
-    below = times(below, other.below / shared, exact);
-    if (!exact) return;
-    const Wide factor = common_divisor(above, below);
-    above /= factor;
-    below /= factor;
-  }
   int64_t floor_over(const Decimal& step) const {
-    std::string digits = step.text();  // "0.25": exact, as in canonical records
-    const size_t point = digits.find('.');
-    bool fits = exact;
-    Wide over = above, digit_value = 0;
-    if (point != std::string::npos) {
-      for (size_t k = point + 1; k < digits.size(); ++k) over = times(over, 10, fits);
-      digits.erase(point, 1);
-    }
-    for (const char digit : digits) digit_value = times(digit_value, 10, fits) + (digit - '0');
-    const Wide under = times(below, digit_value, fits);
-    if (!fits) return narrowed(std::floor(near / static_cast<long double>(step.value())));
-    const Wide quotient = over / under;  // towards zero
-    return narrowed(over < 0 && quotient * under != over ? quotient - 1 : quotient);
+    const Rational scale(pow(Integer(10), std::abs(step.exponent_)));
+    const Rational whole(step.mantissa_);
+    return floor_of(value /
+                    (step.exponent_ < 0 ? Rational(whole / scale) : Rational(whole * scale)));
   }
 };
 
 void PositionDrift::add(int64_t row, int64_t count, int64_t sum) {
-  if (count <= 0 || rows_ < 2) return;
-  const int64_t front = rows_ / 2, rear = rows_ - front;
-  parts_[count] += static_cast<Wide>(sum) * (row < front ? rear : -front);
+  if (count > 0 && rows_ > 1) sums_[count][row < rows_ / 2 ? 0 : 1] += sum;
 }
 
 PositionDrift::Fraction PositionDrift::fraction() const {
-  Fraction drift;
-  const int64_t front = rows_ / 2;
-  const Wide sizes = static_cast<Wide>(front) * (rows_ - front);
-  for (const auto& [count, part] : parts_) {
-    Fraction one;
-    one.above = part;
-    one.below = times(sizes, count, one.exact);
-    one.near = static_cast<long double>(part) / static_cast<long double>(sizes) /
-               static_cast<long double>(count);
-    drift.add(one);
-  }
-  return drift;
+  Rational drift;
+  const int64_t front = rows_ / 2, rear = rows_ - front;
+  for (const auto& [count, sums] : sums_)
+    drift += Rational(sums[0], front * count) - Rational(sums[1], rear * count);
+  return {drift};
 }
 
-int PositionDrift::sign() const {
-  const Fraction drift = fraction();
-  if (drift.exact) return drift.above > 0 ? 1 : drift.above < 0 ? -1 : 0;
-  return drift.near > 0 ? 1 : drift.near < 0 ? -1 : 0;
-}
+int PositionDrift::sign() const { return fraction().value.sign(); }
 
 double PositionDrift::value() const {
-  const Fraction drift = fraction();
-  if (!drift.exact) return static_cast<double>(drift.near);
-  return static_cast<double>(static_cast<long double>(drift.above) /
-                             static_cast<long double>(drift.below));
+  const Rational drift = fraction().value;
+  return static_cast<double>(static_cast<long double>(numerator(drift)) /
+                             static_cast<long double>(denominator(drift)));
 }
 
 int64_t PositionDrift::floor_over(const Decimal& step) const { return fraction().floor_over(step); }
 
 int64_t PositionDrift::floor_size_over(const Decimal& step) const {
-  Fraction drift = fraction();
-  if (drift.above < 0) drift.above = -drift.above;
-  drift.near = std::fabs(drift.near);
-  return drift.floor_over(step);
+  return Fraction{abs(fraction().value)}.floor_over(step);
 }
 
 }  // namespace kvsim

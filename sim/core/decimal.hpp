@@ -27,6 +27,7 @@ class Decimal {
   friend bool operator<(const Decimal& a, const Decimal& b);         // exact
 
  private:
+  friend class PositionDrift;
   int64_t mantissa_ = 0;
   int exponent_ = 0;
 };
@@ -36,8 +37,7 @@ std::string shortest(double value);
 
 /// How far the best entries of M rows stand apart, early against late (ReST-KV Eq. 10): the mean
 /// over the first floor(M / 2) rows of each row's mean position, less that over the other rows.
-/// Positions are integers, so signs and multiples are exact, and only value() rounds, as long as
-/// fractions fit 128 bits: always, where every row has as many best entries as the others.
+/// Positions are integers, so signs and multiples are exact, and only value() rounds.
 class PositionDrift {
  public:
   explicit PositionDrift(int64_t rows) : rows_(rows) {}  ///< M; 0 or 1 row never drifts
@@ -55,9 +55,8 @@ class PositionDrift {
   Fraction fraction() const;
 
   int64_t rows_;
-  /// count -> sum of positions of the rows with that many, those of the first half times the size
-  /// of the second, less the converse: over it and over both sizes this is their part of the drift.
-  std::map<int64_t, __int128> parts_;
+  /// count -> sums of positions of the rows with that many, of the first half and of the second.
+  std::map<int64_t, std::array<int64_t, 2>> sums_;
 };
 
 }  // namespace kvsim
