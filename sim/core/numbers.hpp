@@ -34,6 +34,15 @@ inline double log_sum_exp(std::span<const float> all) {
   return top + std::log(sum);
 }
 
+/// Softmax of the numbers, in place.
+inline void softmax(std::span<double> x) {
+  if (x.empty()) return;
+  const double top = *std::ranges::max_element(x);
+  double sum = 0;
+  for (double& value : x) sum += value = std::exp(value - top);
+  for (double& value : x) value /= sum;
+}
+
 /// Change of a head's output o when one slot takes the place of its members, all else left as
 /// in the full cache (metrics.md 3, parts of the error), as L2 norms before W_O:
 ///   o' - o = a' (v^ - v_M) + (a' - a) (v_M - v_rest),

@@ -37,35 +37,6 @@ const Declare estimate_window("estimate_window", "share >= 1 queries", "32",
 namespace kvsim::stages::estimate::estimate {
 namespace {
 
-struct Newest : Estimates {
-  Newest(int lines, int64_t slots) : newest_(lines, slots, kNothing) {}
-  std::unique_ptr<Estimates> copy() const override { return std::make_unique<Newest>(*this); }
-  void see(int line, std::span<const double> logits) override {
-    for (int64_t s = 0; s < std::ssize(logits); ++s)
-      if (logits[s] != kNothing) newest_.at(s, line) = logits[s];
-  }
-  double log_score(int64_t slot, int line) const override { return newest_.at(slot, line); }
-  void append() override { newest_.append(); }
-  void erase(std::span<const int64_t> slots) override { newest_.erase(slots); }
-  void restart(int64_t slot, int line, double log_score) override {
-    newest_.at(slot, line) = log_score;
-  }
-
- private:
-  LineTable<double> newest_;
-};
-
-struct Last : ScoreEstimate {
-  Last()
-      : ScoreEstimate(
-            {"score_estimate", "last", "the newest query's score", "kvsim", "", "query n-1"}) {}
-  int64_t rows(const Settings&, int64_t) const override { return 1; }
-  std::unique_ptr<Estimates> start(const Settings&, int64_t, int lines,
-                                   int64_t slots) const override {
-    return std::make_unique<Newest>(lines, slots);
-  }
-};
-
 const Declare estimate_decay("estimate_decay", "number [0, 1)", "0.9",
                              "weight of the past in a moving average of scores");
 
@@ -158,7 +129,7 @@ struct WindowAverage : Estimates {
     const Recent& recent = recent_.at(slot, line);
     double sum = kNothing;
     for (const double logit : recent.logits) sum = log_add(sum, logit);
-    return sum - std::log(static_cast<double>(recent.logits.size()));
+    return sum - std::log(static_cast<double>(std::max<size_t>(1, recent.logits.size())));
   }
   void append() override { recent_.append(); }
   void erase(std::span<const int64_t> slots) override { recent_.erase(slots); }
@@ -169,6 +140,17 @@ struct WindowAverage : Estimates {
  private:
   size_t window_;
   LineTable<Recent> recent_;
+};
+
+struct Last : ScoreEstimate {
+  Last()
+      : ScoreEstimate(
+            {"score_estimate", "last", "the newest query's score", "kvsim", "", "query n-1"}) {}
+  int64_t rows(const Settings&, int64_t) const override { return 1; }
+  std::unique_ptr<Estimates> start(const Settings&, int64_t, int lines,
+                                   int64_t slots) const override {
+    return std::make_unique<WindowAverage>(1, lines, slots);
+  }
 };
 
 int64_t window_of(const Settings& settings, int64_t budget) {

@@ -198,10 +198,7 @@ std::vector<double> block_scores(const Tensor& tensor, int kv_head, int64_t begi
     const double squares = (scaled - scaled.mean()).square().sum();
     score[t] = channels > 1 ? std::sqrt(squares / static_cast<double>(channels - 1)) : 0;
   }
-  const double top = *std::max_element(score.begin(), score.end());
-  double sum = 0;
-  for (double& s : score) sum += s = std::exp(s - top);
-  for (double& s : score) s /= sum;
+  softmax(score);
   return score;
 }
 

@@ -116,17 +116,6 @@ void add_logits(const QueryForecast& queries, double scale, const Matrix& keys,
   std::copy_n(logits.data(), out.size(), out.begin());
 }
 
-/// Softmax of `row` from column `first` on; 0 before it.
-void softmax_from(size_t first, std::span<double> row) {
-  std::fill_n(row.begin(), first, 0.0);
-  const std::span<double> seen = row.subspan(first);
-  if (seen.empty()) return;
-  const double top = *std::ranges::max_element(seen);
-  double sum = 0;
-  for (double& x : seen) sum += x = std::exp(x - top);
-  for (double& x : seen) x /= sum;
-}
-
 struct ExpectedAttention : ObservedIndicator {
   ExpectedAttention()
       : ObservedIndicator(
@@ -161,7 +150,8 @@ struct ExpectedAttention : ObservedIndicator {
         add_logits(queries, work.trace().scale, keys,
                    row.subspan(first - candidates.begin, last - first));
       }
-      softmax_from(unscored, row);
+      std::ranges::fill(row.first(unscored), 0.0);
+      softmax(row.subspan(unscored));
     });
     return scores;
   }

@@ -254,9 +254,11 @@ struct OutputChangeRows : StoredRows {
   Buffer<double> products_;                   // [units][pairs][rows][entries of the tile at work]
 };
 
-struct OutputChangeKind : RowIndicator {
-  OutputChangeKind(KindInfo info, Axes axes)
-      : RowIndicator(std::move(info), {.outputs = true, .cost = 8}, axes) {}  // cost: measured
+struct OutputChange : RowIndicator {
+  OutputChange(const char* name, const char* meaning, const char* source, Axes axes)
+      : RowIndicator({"indicator", name, meaning, source},
+                     {.outputs = true, .cost = 8},  // measured
+                     axes) {}
   std::unique_ptr<IndicatorRows> rows(LayerWork& work, const Settings& settings,
                                       const Segment& segment) const override {
     return std::make_unique<OutputChangeRows>(
@@ -264,21 +266,14 @@ struct OutputChangeKind : RowIndicator {
   }
 };
 
-struct OutputChange : OutputChangeKind {
-  OutputChange()
-      : OutputChangeKind(
-            {"indicator", "output-change",
-             "change of the head's output when the entry alone is removed", "ReST-KV Eq. 7"},
-            Axes::head_row) {}
-};
-struct OutputChangeJoint : OutputChangeKind {
-  OutputChangeJoint()
-      : OutputChangeKind({"indicator", "output-change-joint",
-                          "change of the layer's output by all heads that share the entry",
-                          "kvsim, after ReST-KV Eq. 7"},
-                         Axes::group_row) {}
-};
-const Register<Indicator, OutputChange, OutputChangeJoint> registered;
+const bool registered = [] {
+  const auto add = [](auto... of) { Kinds<Indicator>::add(std::make_unique<OutputChange>(of...)); };
+  add("output-change", "change of the head's output when the entry alone is removed",
+      "ReST-KV Eq. 7", Axes::head_row);
+  add("output-change-joint", "change of the layer's output by all heads that share the entry",
+      "kvsim, after ReST-KV Eq. 7", Axes::group_row);
+  return true;
+}();
 
 }  // namespace
 }  // namespace kvsim::stages::indicator::output_change

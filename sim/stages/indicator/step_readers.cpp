@@ -1,4 +1,5 @@
 // Estimates by which a later step chooses what it reads (schedule=reads).
+#include "sim/core/numbers.hpp"
 #include "sim/stages/indicator/indicator.hpp"
 #include "sim/stages/stages.hpp"
 
@@ -71,10 +72,8 @@ class Estimate : public StepScorer {
           sum += static_cast<double>(reading(h, c)) * static_cast<double>(keys_(i, c));
         logits[i] = work_.trace().scale * sum;
       }
-      const double most = *std::ranges::max_element(logits);
-      double total = 0;
-      for (double& x : logits) total += x = std::exp(x - most);
-      for (size_t i = 0; i < out.size(); ++i) out[i] += logits[i] / total;
+      softmax(logits);
+      for (size_t i = 0; i < out.size(); ++i) out[i] += logits[i];
     }
   }
 

@@ -7,16 +7,23 @@ const Declare prior("prior", "kind", "none", "a floor under the scores");
 const Declare prior_value("prior_value", "number >= 0 score", "0.0001", "the constant floor",
                           tested("0 0.01 0.1"));
 
+void raise_to(double floor, std::span<double> scores) {
+  for (double& s : scores) s = std::max(s, floor);
+}
+
+/// `share` times the mean.
+double mean_of(std::span<const double> scores, double share) {
+  double sum = 0;
+  for (const double s : scores) sum += s;
+  return share * sum / static_cast<double>(std::max<size_t>(scores.size(), 1));
+}
+
 struct HeadMean : Prior {
   HeadMean()
       : Prior({"prior", "head-mean", "max(score, mean score of the head's candidates)",
                "DefensiveKV Algorithm 1"}) {}
   void apply(const Settings&, std::span<double> scores) const override {
-    if (scores.empty()) return;
-    double sum = 0;
-    for (double s : scores) sum += s;
-    const double mean = sum / static_cast<double>(scores.size());
-    for (double& s : scores) s = std::max(s, mean);
+    raise_to(mean_of(scores, 1), scores);
   }
 };
 
@@ -25,8 +32,7 @@ struct Constant : Prior {
       : Prior({"prior", "constant", "max(score, `prior_value`)", "DefensiveKV, ablation",
                "prior_value"}) {}
   void apply(const Settings& settings, std::span<double> scores) const override {
-    const double floor = settings.real(prior_value);
-    for (double& s : scores) s = std::max(s, floor);
+    raise_to(settings.real(prior_value), scores);
   }
 };
 
@@ -39,11 +45,7 @@ struct MeanShare : Prior {
                "max(score, `prior_share` times the mean score of the head's candidates)",
                "kvsim, after DefensiveKV Algorithm 1", "prior_share"}) {}
   void apply(const Settings& settings, std::span<double> scores) const override {
-    double sum = 0;
-    for (const double s : scores) sum += s;
-    const double floor = settings.real(prior_share) * sum /
-                         static_cast<double>(std::max<size_t>(scores.size(), 1));
-    for (double& s : scores) s = std::max(s, floor);
+    raise_to(mean_of(scores, settings.real(prior_share)), scores);
   }
 };
 const RegisterNone<Prior> none("prior", "no floor");

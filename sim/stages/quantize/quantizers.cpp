@@ -153,21 +153,6 @@ struct EvenSteps : TwoForms {
   Axis keys_, values_;
 };
 
-struct Kivi : EvenSteps {
-  Kivi()
-      : EvenSteps("kivi", "keys per channel, values per entry", "KIVI", Axis::channel,
-                  Axis::entry) {}
-};
-
-struct PerToken : EvenSteps {
-  PerToken() : EvenSteps("per-token", "keys and values per entry", "", Axis::entry, Axis::entry) {}
-};
-
-struct PerChannel : EvenSteps {
-  PerChannel()
-      : EvenSteps("per-channel", "keys and values per channel", "", Axis::channel, Axis::channel) {}
-};
-
 /// Forms that the record names, with an orthogonal map first where it asks for one.
 struct Formats : TwoForms {
   Formats()
@@ -189,7 +174,14 @@ struct Formats : TwoForms {
   }
 };
 const RegisterNone<Quantize> none("quantize", "kept entries stay as they are");
-const Register<Quantize, Kivi, PerToken, PerChannel, Formats> registered;
+const Register<Quantize, Formats> registered;
+const bool even_steps_registered = [] {
+  const auto add = [](auto... of) { Kinds<Quantize>::add(std::make_unique<EvenSteps>(of...)); };
+  add("kivi", "keys per channel, values per entry", "KIVI", Axis::channel, Axis::entry);
+  add("per-token", "keys and values per entry", "", Axis::entry, Axis::entry);
+  add("per-channel", "keys and values per channel", "", Axis::channel, Axis::channel);
+  return true;
+}();
 
 }  // namespace
 }  // namespace kvsim::stages::quantize::quantizers

@@ -1,5 +1,6 @@
 #include <Eigen/Core>
 
+#include "sim/core/numbers.hpp"
 #include "sim/stages/stages.hpp"
 
 namespace kvsim::stages::redundancy::redundancy {
@@ -12,15 +13,6 @@ const Declare redundancy_mix("redundancy_mix", "number [0, 1]", "0.1",
 const Declare redundancy_threshold("redundancy_threshold", "number [0, 1]", "0.5",
                                    "cosine above which a key says what another says",
                                    tested("0 0.2"));
-
-/// Softmax of the values, in place.
-void softmax(std::vector<double>& x) {
-  if (x.empty()) return;
-  const double largest = *std::ranges::max_element(x);
-  double sum = 0;
-  for (double& value : x) sum += value = std::exp(value - largest);
-  for (double& value : x) value /= sum;
-}
 
 struct KeyCosine : Redundancy {
   explicit KeyCosine(KindInfo info) : Redundancy(std::move(info)) {}
