@@ -61,6 +61,13 @@ Error::Error(Fault fault, Parts parts)
 void usage_error(Error::Parts parts) { throw Error(Fault::usage, std::move(parts)); }
 void bad_data(Error::Parts parts) { throw Error(Fault::bad_data, std::move(parts)); }
 
+std::string either(const std::vector<std::string>& names) {
+  std::string text;
+  for (size_t i = 0; i < names.size(); ++i)
+    text += (i == 0 ? "" : i + 1 == names.size() ? " or " : ", ") + names[i];
+  return text;
+}
+
 std::vector<std::string> nearest_names(std::string_view text, const std::vector<std::string>& names,
                                        size_t most) {
   std::vector<std::pair<size_t, std::string>> near;
@@ -83,9 +90,7 @@ std::vector<std::string> nearest_names(std::string_view text, const std::vector<
 std::string did_you_mean(std::string_view text, const std::vector<std::string>& names) {
   const std::vector<std::string> near = nearest_names(text, names);
   if (near.empty()) return {};
-  std::string hint = "did you mean " + near[0];
-  for (size_t i = 1; i < near.size(); ++i) hint += (i + 1 == near.size() ? " or " : ", ") + near[i];
-  return hint + "?";
+  return "did you mean " + either(near) + "?";
 }
 
 }  // namespace kvsim

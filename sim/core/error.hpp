@@ -33,6 +33,9 @@ class Error : public std::runtime_error {
 [[noreturn]] void usage_error(Error::Parts parts);
 [[noreturn]] void bad_data(Error::Parts parts);
 
+/// "A, B or C".
+std::string either(const std::vector<std::string>& names);
+
 /// The names most like `text` by edit distance (a swap of neighbours counts once), nearest first,
 /// at most `most`; only those close enough to be what was meant. Words of one meaning (mean, avg)
 /// are nearest of all. May be empty.

@@ -92,9 +92,7 @@ std::shared_ptr<KeptSets> ChunkedPrefill::compress(const LayerWork& work, const 
   const TraceInfo info = cache_info(work.info(), std::ssize(cache[0]), newest);
   const LayerTrace layer = cache_layer(work.trace(), info, cache, newest);
   LayerWork own(layer, work.backend(), work.measured_norm());
-  Budget count;
-  count.amount = Decimal(chunk.entries);
-  count.label = std::to_string(chunk.entries);
+  const Budget count{std::to_string(chunk.entries), false, Decimal(chunk.entries)};
   PolicyRun run({record_}, {count}, info, {work.layer()}, seed_, files_);
   auto kept = std::make_shared<KeptSets>(*run.select(own)[0][0]);
   name_entries(cache, kept->owners);

@@ -39,24 +39,13 @@ void choose_sets(const LayerWork& work, const PreparedRecord& record, const Scor
   kept.sets.resize(kept.owners.size());
   parallel_for(std::ssize(kept.owners), [&](int64_t owner) {
     const Table<float> keys = work.keys(static_cast<int>(owner / sharing));
-    ClusterRequest request;
-    request.keys = keys.data();
-    request.key_dim = keys.columns();
-    request.score = scored.score.row(owner);
-    request.budget = kept.places[owner];
-    Clusters clusters;
-    if (merges_first(record.settings)) {
-      const Guaranteed sure = selecting.guaranteed(owner);
-      clusters = merge_first({.keys = request.keys,
-                              .key_dim = request.key_dim,
-                              .score = request.score,
-                              .order = ranking.order[owner],
-                              .guarded = sure.entries,
-                              .budget = request.budget,
-                              .threshold = record.settings.real(keys::merge_threshold)});
-    } else {
-      clusters = merge.cluster(request);
-    }
+    const ClusterRequest request{keys.data(), keys.columns(), scored.score.row(owner),
+                                 kept.places[owner]};
+    const Guaranteed sure = selecting.guaranteed(owner);
+    Clusters clusters = merges_first(record.settings)
+                            ? merge_first({request, ranking.order[owner], sure.entries,
+                                           record.settings.real(keys::merge_threshold)})
+                            : merge.cluster(request);
     auto order = ascending<size_t>(std::ssize(clusters.pivot));
     std::ranges::sort(order, {}, [&](size_t s) { return clusters.pivot[s]; });
     for (const size_t s : order) {
@@ -111,17 +100,16 @@ class PolicyRun::Impl {
   }
 
   AllocationRequest allocation(const PreparedRecord& record, size_t b) const {
-    AllocationRequest request;
-    request.settings = &record.settings;
-    request.files = &files;
-    request.budget = record.budgets[b].entries;
-    request.ratio = record.asked[b].amount;
-    request.budget_is_count = !record.asked[b].is_ratio;
-    request.entries = info.prompt_len;
-    request.window = record.budgets[b].window;
-    request.owners = record.owners;
-    request.model_layers = info.num_layers;
-    return request;
+    return {.settings = &record.settings,
+            .files = &files,
+            .budget = record.budgets[b].entries,
+            .ratio = record.asked[b].amount,
+            .budget_is_count = !record.asked[b].is_ratio,
+            .entries = info.prompt_len,
+            .window = record.budgets[b].window,
+            .owners = record.owners,
+            .model_layers = info.num_layers,
+            .layers = {}};
   }
 
   /// Scores of records that choose one set for all layers; once, after the survey.
@@ -168,10 +156,12 @@ class PolicyRun::Impl {
     if (!plans || !record.stage<Allocate>().needs_scores()) return one;
     const PreparedBudget& at = record.budgets[b];
     const ScoredLayer& scored = *plans->at({at.plan, at.variant});
-    const Selection selecting(record, at, scored);
+    const bool by_raw = ties_by_raw(record.settings);
+    const Selection selecting(record, at, scored, scored.ranking.at(by_raw), nullptr);
     one.scored = &scored;
-    const auto& rankings = record.by_unweighted ? scored.ranking_unweighted : scored.ranking;
-    one.ranking = &rankings.at(record.ties_by_raw);
+    const auto& rankings = allocates_by_unweighted(record.settings) ? scored.ranking_unweighted
+                                                                    : scored.ranking;
+    one.ranking = &rankings.at(by_raw);
     for (int64_t owner = 0; owner < record.owners; ++owner) {
       Guaranteed sure = selecting.guaranteed(owner);
       one.guaranteed.push_back(std::move(sure.entries));
@@ -184,7 +174,7 @@ class PolicyRun::Impl {
   void rank_entries(const PreparedRecord& record, size_t b, ScoredPlans& plans) const {
     if (record.budgets[b].keeps_all) return;
     kvsim::rank_entries(*plans.at({record.budgets[b].plan, record.budgets[b].variant}),
-                        record.ties_by_raw);
+                        ties_by_raw(record.settings));
   }
 
   /// Some of the prepared records at all budgets, side by side. `companions`: what those after the
@@ -208,7 +198,7 @@ class PolicyRun::Impl {
     const int layer = work.layer();
     const auto position = std::ranges::find(record.layers, layer);
     if (at.keeps_all || position == record.layers.end()) {
-      auto all = everything(record.owners, info.prompt_len, record.of_query_heads);
+      auto all = everything(record.owners, info.prompt_len, per_query_head(record.settings));
       all->budget = at.entries;
       // Places stay empty where nothing ever leaves; else entries may have to go while decoding.
       if (position != record.layers.end() && !record.stage<Allocate>().keeps_everything())
@@ -216,7 +206,7 @@ class PolicyRun::Impl {
       return all;
     }
     const ScoredLayer& scored = *plans.at({at.plan, at.variant});
-    const Ranking* ranking = &scored.ranking.at(record.ties_by_raw);
+    const Ranking* ranking = &scored.ranking.at(ties_by_raw(record.settings));
     Ranking nested;
     if (record.settings.flag(keys::nested)) {
       nested = *ranking;
@@ -237,14 +227,14 @@ class PolicyRun::Impl {
     }
     const Table<int64_t>& share = record.stage<Allocate>().across_layers() ? at.across : own;
     auto kept = std::make_shared<KeptSets>();
-    kept->per_query_head = record.of_query_heads;
+    kept->per_query_head = per_query_head(record.settings);
     kept->chosen_per_step = record.stage<Schedule>().per_step();
     kept->owners.resize(record.owners);
     kept->guarded.resize(record.owners);
     kept->spread.resize(record.owners);
     kept->tied.resize(record.owners);
     kept->budget = at.entries;
-    const int64_t least = whitelisted(record);
+    const int64_t least = std::ranges::count(listed_entries(record.whitelist, info.prompt_len), 1);
     for (int64_t owner = 0; owner < record.owners; ++owner)
       kept->places.push_back(std::clamp(share(row, owner), least, info.prompt_len));
     const Selection selecting(record, at, scored, *ranking, unconstrained);
@@ -267,13 +257,6 @@ class PolicyRun::Impl {
         if (!record.budgets[b].keeps_all)
           kept[r][b] = chunks.run(work, record.asked[b]).back().kept;
     }
-  }
-
-  int64_t whitelisted(const PreparedRecord& record) const {
-    std::vector<uint8_t> listed(info.prompt_len, 0);
-    for (const Range& range : record.whitelist)
-      std::fill(listed.begin() + range.begin, listed.begin() + range.end, uint8_t{1});
-    return std::accumulate(listed.begin(), listed.end(), int64_t{0});
   }
 
   /// nested=yes: only entries that the layer before kept are candidates.

@@ -32,10 +32,8 @@ struct Guaranteed {
 
 class Selection {
  public:
-  /// Of one layer at one budget, the same for all owners. The rankings of `scored` are made.
-  Selection(const PreparedRecord& record, const PreparedBudget& budget, const ScoredLayer& scored);
-  /// With another ranking by the final score; and, for constraints that compare with it, what the
-  /// record without them keeps.
+  /// Of one layer at one budget, the same for all owners. `ranking`: by the final score;
+  /// `unconstrained`: what the record keeps without a constraint that compares with it, or null.
   Selection(const PreparedRecord& record, const PreparedBudget& budget, const ScoredLayer& scored,
             const Ranking& ranking, const KeptSets* unconstrained);
   Guaranteed guaranteed(int64_t owner) const;

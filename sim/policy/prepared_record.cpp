@@ -22,30 +22,6 @@ Range HeadGrouping::owners(int kv_head, int unit) const {
   return {owner, owner + 1};
 }
 
-ScoringSteps::ScoringSteps(const Settings& settings) {
-  for (const char letter : settings.text(keys::order))
-    steps_.push_back(letter == 's'   ? ScoringStep::smooth
-                     : letter == 'a' ? ScoringStep::aggregate
-                                     : ScoringStep::group);
-}
-
-std::vector<ScoringStep>::const_iterator ScoringSteps::aggregate() const {
-  return std::ranges::find(steps_, ScoringStep::aggregate);
-}
-
-bool ScoringSteps::before_aggregate(ScoringStep step) const {
-  return std::ranges::find(steps_, step) < aggregate();
-}
-
-bool ScoringSteps::directly_after_aggregate(ScoringStep step) const {
-  const auto next = aggregate() + 1;
-  return next != steps_.end() && *next == step;
-}
-
-std::vector<ScoringStep> ScoringSteps::after_aggregate() const {
-  return {aggregate() + 1, steps_.end()};
-}
-
 namespace {
 
 void insert_keys(std::initializer_list<const Kind*> kinds, std::set<std::string>& keys) {
@@ -114,6 +90,17 @@ std::string ScorePlan::key_of(const Settings& read) const {
   return text;
 }
 
+std::vector<uint8_t> listed_entries(const std::vector<Range>& ranges, int64_t n) {
+  std::vector<uint8_t> listed(n, 0);
+  for (const Range& range : ranges)
+    std::fill(listed.begin() + range.begin, listed.begin() + range.end, uint8_t{1});
+  return listed;
+}
+
+bool allocates_by_unweighted(const Settings& settings) {
+  return settings.word<AllocateScore>(keys::allocate_score) == AllocateScore::unweighted;
+}
+
 int64_t budget_entries(const Settings& settings, const Budget& budget, int64_t n) {
   if (!budget.is_ratio || !rounds_like_kvpress(settings)) return budget.entries(n);
   const double r = budget.amount.one_minus().value();
@@ -136,11 +123,7 @@ PreparedRecord Preparation::prepare(const Record& record) {
   p.title = record.canonical();
   const auto& constrain = p.stage<Constrain>();
   p.rescored = constrain.cuts() && !constrain.keeps_scores(p.settings);
-  p.of_query_heads = per_query_head(p.settings);
-  p.ties_by_raw = ties_by_raw(p.settings);
-  p.by_unweighted = p.settings.word<AllocateScore>(keys::allocate_score) ==
-                    AllocateScore::unweighted;
-  p.owners = p.of_query_heads ? info_.num_query_heads : info_.num_kv_heads;
+  p.owners = per_query_head(p.settings) ? info_.num_query_heads : info_.num_kv_heads;
   const int64_t n = info_.prompt_len;
   const auto skipped = skipped_layers(p.settings, info_.num_layers);
   for (int layer : layers_)
@@ -200,7 +183,7 @@ ScorePlan Preparation::plan_of(const PreparedRecord& record, int64_t window) con
       .settings = read,
       .steps = ScoringSteps(read),
       .segments = segments(record, window),
-      .wants_unweighted = stage1.uses_unweighted() || record.by_unweighted,
+      .wants_unweighted = stage1.uses_unweighted() || allocates_by_unweighted(record.settings),
       .wants_mass = stage1.uses_mass(),
       .wants_deviation = record.settings.real(keys::std_keep) > 0,
       .wants_statistic = allocate.watches(),

@@ -45,26 +45,18 @@ class HeadGrouping {
   int kv_heads_;
 };
 
-/// Plan that turns an indicator's rows into one score per owner and entry.
-enum class ScoringStep { smooth, aggregate, group };
+/// Steps that turn an indicator's rows into one score per owner and entry: letters of the key
+/// `order`.
+struct ScoringStep {
+  static constexpr char smooth = 's', aggregate = 'a', group = 'g';
+};
 
-/// Smooth, aggregate and group in the order in which a record takes them (its key `order`).
-class ScoringSteps {
- public:
-  explicit ScoringSteps(const Settings& settings);
-
-  const std::vector<ScoringStep>& all() const { return steps_; }
-  bool starts_with(ScoringStep step) const { return steps_.front() == step; }
+/// Those of a record, in the order in which it takes them.
+struct ScoringSteps : std::string {
+  explicit ScoringSteps(const Settings& settings) : std::string(settings.text(keys::order)) {}
   /// Does `step` work on the rows of single queries?
-  bool before_aggregate(ScoringStep step) const;
-  /// Is `step` the first to work on aggregated rows?
-  bool directly_after_aggregate(ScoringStep step) const;
-  std::vector<ScoringStep> after_aggregate() const;
-
- private:
-  std::vector<ScoringStep>::const_iterator aggregate() const;
-
-  std::vector<ScoringStep> steps_;
+  bool before_aggregate(char step) const { return find(step) < find(ScoringStep::aggregate); }
+  std::string after_aggregate() const { return substr(find(ScoringStep::aggregate) + 1); }
 };
 
 /// Scoring that several records may share: the stages from `queries` to `normalize` (policies.md
@@ -116,12 +108,9 @@ struct PreparedBudget {
 /// One record of the run, with all that is known of it before the first layer is read.
 struct PreparedRecord {
   Settings settings;
-  std::string title;            ///< canonical record, for messages
-  bool of_query_heads = false;  ///< they own the kept sets
-  bool ties_by_raw = false;     ///< equal scores: by those without their prior
-  bool by_unweighted = false;   ///< `allocate` ranks by the scores before `weight`
-  bool rescored = false;        ///< segments are scored on their own
-  std::vector<int> layers;      ///< layers that take part (not skipped)
+  std::string title;        ///< canonical record, for messages
+  bool rescored = false;    ///< segments are scored on their own
+  std::vector<int> layers;  ///< layers that take part (not skipped)
   std::vector<Range> whitelist;
   std::vector<Range> ranges;  ///< segments that share the budget
   int64_t owners = 0;
@@ -134,6 +123,12 @@ struct PreparedRecord {
   }
   bool skips(int layer) const;
 };
+
+/// [n] 1: entries in some of the ranges.
+std::vector<uint8_t> listed_entries(const std::vector<Range>& ranges, int64_t n);
+
+/// Does `allocate` rank by the scores before `weight`?
+bool allocates_by_unweighted(const Settings& settings);
 
 /// B: exact, or as kvpress computes it in IEEE doubles (policies.md 3).
 int64_t budget_entries(const Settings& settings, const Budget& budget, int64_t n);

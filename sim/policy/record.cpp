@@ -37,9 +37,7 @@ const Preset& preset_named(std::string_view title) {
   if (variants.empty())
     usage_error({"unknown preset", "policy", name, "a preset of `kvsim policies`",
                  did_you_mean(name, names)});
-  std::string listed;
-  for (const std::string& one : variants) listed += (listed.empty() ? "" : ", ") + one;
-  usage_error({"unknown variant of " + name, "policy", std::string(title), listed});
+  usage_error({"unknown variant of " + name, "policy", std::string(title), either(variants)});
 }
 
 std::vector<std::string> all_keys() {

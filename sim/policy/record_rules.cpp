@@ -8,23 +8,18 @@
 namespace kvsim {
 namespace {
 
-/// Writes "stage=first, second or third": the kinds of a stage for which `fits` holds.
+/// "stage=first, second or third": the kinds of a stage for which `fits` holds.
 template <class Fits>
-auto kinds_of_stage_that(const std::string& stage, const Fits& fits) {
-  return [stage, fits] {
-    std::vector<std::string> names;
-    for (const KindInfo* kind : kinds_of_stage(stage))
-      if (fits(find_kind(stage, kind->name))) names.push_back(kind->name);
-    std::string text = stage + "=";
-    for (size_t at = 0; at < names.size(); ++at)
-      text += (at == 0 ? "" : at + 1 < names.size() ? ", " : " or ") + names[at];
-    return text;
-  };
+std::string kinds_of_stage_that(const std::string& stage, const Fits& fits) {
+  std::vector<std::string> names;
+  for (const KindInfo* kind : kinds_of_stage(stage))
+    if (fits(find_kind(stage, kind->name))) names.push_back(kind->name);
+  return stage + "=" + either(names);
 }
 
 template <class Stage, class Fits>
-auto kinds_that(const Fits& fits) {
-  return kinds_of_stage_that(parameter_of(Kinds<Stage>::key()).key, [fits](const Kind& kind) {
+std::string kinds_that(const Fits& fits) {
+  return kinds_of_stage_that(parameter_of(Kinds<Stage>::key()).key, [&](const Kind& kind) {
     return fits(static_cast<const Stage&>(kind));
   });
 }
@@ -32,27 +27,15 @@ auto kinds_that(const Fits& fits) {
 /// Kinds that a user may choose.
 std::string observing_queries() {
   return kinds_that<Queries>(
-      [](const Queries& kind) { return kind.observes() && !kind.looks_ahead(); })();
+      [](const Queries& kind) { return kind.observes() && !kind.looks_ahead(); });
 }
 
 /// One rule that a record breaks.
-class Complaints {
- public:
-  explicit Complaints(std::string text) : text_(std::move(text)) {}
-  /// `expected`: words, or what makes them, which is called only where they are needed.
-  template <class Expected>
-  void require(bool holds, const std::string& what, const Expected& expected) const {
-    if (holds) return;
-    std::string words;
-    if constexpr (std::is_invocable_v<Expected>)
-      words = expected();
-    else
-      words = expected;
-    usage_error({what, "policy " + text_, "", words});
+struct Complaints {
+  std::string text;
+  void require(bool holds, const std::string& what, const std::string& expected) const {
+    if (!holds) usage_error({what, "policy " + text, "", expected});
   }
-
- private:
-  std::string text_;
 };
 
 /// A kind that looks ahead may not be chosen by a user, only by a preset that has it.
@@ -73,14 +56,14 @@ void check_scoring(const Complaints& complaints, const Settings& settings) {
   const bool rows = has_rows(indicator.axes()), observes = indicator.axes() != Axes::entry;
   const bool of_query_heads = per_query_head(settings);
   complaints.require(!observes || chosen<Queries>(settings).observes(),
-                     name + " needs observing queries", observing_queries);
+                     name + " needs observing queries", observing_queries());
   complaints.require(!indicator.as<AggregatesFirst>() || steps.starts_with(ScoringStep::aggregate),
                      name + " aggregates first", "order=asg or ags");
   complaints.require(!indicator.use().moves_queries || !chosen<Queries>(settings).looks_ahead(),
-                     name + " takes the prompt's queries for later ones", observing_queries);
+                     name + " takes the prompt's queries for later ones", observing_queries());
   complaints.require(
       !observes || !chosen<Queries>(settings).looks_ahead() || indicator.takes_future(),
-      name + " looks at the prompt", observing_queries);
+      name + " looks at the prompt", observing_queries());
   const bool probed = chosen<Queries>(settings).of_probe() || chosen<Join>(settings).joins();
   const auto takes_probes = [](const Indicator& kind) {
     return has_rows(kind.axes()) && kind.use().probes != Probes::refused;
@@ -96,7 +79,7 @@ void check_scoring(const Complaints& complaints, const Settings& settings) {
   complaints.require(!smooth.only_before_aggregate() || before,
                      "smooth=" + settings.text("smooth") + " works on rows",
                      "an order with s before a");
-  const bool after = rows && steps.directly_after_aggregate(ScoringStep::smooth);
+  const bool after = rows && steps.after_aggregate().starts_with(ScoringStep::smooth);
   complaints.require(smooth.drift() == Drift::none || after,
                      "smooth=" + settings.text("smooth") + " follows the aggregated rows",
                      "an order with s directly after a");
@@ -125,10 +108,10 @@ void check_budget(const Complaints& complaints, const Settings& settings,
   const bool observed = chosen<Queries>(settings).observes();
   complaints.require(observed || !chosen<Allocate>(settings).watches(),
                      "allocate=" + settings.text("allocate") + " needs observing queries",
-                     observing_queries);
+                     observing_queries());
   complaints.require(observed || !chosen<Stage1>(settings).uses_mass(),
                      "stage1=" + settings.text("stage1") + " needs observing queries",
-                     observing_queries);
+                     observing_queries());
   for (const std::string& key : used)
     if (parameter_of(key).is_file)
       complaints.require(!settings.is_none(key), "no file is named", key + "=FILE");
@@ -155,11 +138,9 @@ void check_blocks(const Complaints& complaints, const Settings& settings) {
 void check_merge(const Complaints& complaints, const Settings& settings) {
   const auto& merge = chosen<Merge>(settings);
   const std::vector<std::string> fitting = merge.votes();
-  std::string listed;
-  for (const std::string& votes : fitting) listed += (listed.empty() ? "" : " or ") + votes;
   complaints.require(contains(fitting, settings.text("votes")),
                      "votes=" + settings.text("votes") + " with merge=" + settings.text("merge"),
-                     "votes=" + listed);
+                     "votes=" + either(fitting));
   if (!merge.merges()) return;
   const std::string name = "merge=" + settings.text("merge");
   const bool guaranteed = settings.word<ProtectedRank>(keys::protected_rank) ==
@@ -360,7 +341,7 @@ bool spends_budget(const Settings& settings) {
 
 void check_record(const std::string& text, const Settings& original,
                   const std::set<std::string>& typed, const Settings& settings) {
-  const Complaints complaints(text);
+  const Complaints complaints{text};
   for (const Parameter* p : parameters())
     if (p->type == ValueType::kind) only_from_preset(complaints, original, settings, p->key);
   const std::set<std::string> used = used_keys(settings);

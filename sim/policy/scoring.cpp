@@ -32,10 +32,16 @@ struct PlanAtWork {
   }
 };
 
-void smooth_rows(const Smooth& smooth, const Settings& settings, Table<double>& rows) {
-  for (int64_t r = 0; r < rows.rows(); ++r) {
-    const std::vector<double> before(rows.row(r).begin(), rows.row(r).end());
-    smooth.apply(settings, PositionDrift(0), before, rows.row(r));
+std::span<double> part_of(std::span<double> row, Range candidates) {
+  return row.subspan(candidates.begin, candidates.size());
+}
+
+void smooth_rows(const Settings& settings, Range columns, Table<double>& rows) {
+  const auto& smooth = chosen<Smooth>(settings);
+  for (int64_t r = 0; r < rows.rows() && !smooth.changes_nothing(); ++r) {
+    const auto row = part_of(rows.row(r), columns);
+    const std::vector<double> before(row.begin(), row.end());
+    smooth.apply(settings, PositionDrift(0), before, row);
   }
 }
 
@@ -53,16 +59,14 @@ Table<double> group_rows(const HeadGrouping& heads, const LayerWork& work,
 
 /// Scores of an indicator for all observing queries at once; smoothed and grouped: [owners][n].
 Table<double> score_observed(const EntryRequest& request, const PlanAtWork& scoring) {
-  const auto& smooth = scoring.stage<Smooth>();
   const auto& indicator = dynamic_cast<const ObservedIndicator&>(scoring.stage<Indicator>());
   const HeadGrouping heads(request.work, scoring.settings());
   Table<double> scores(request.owners(), request.work.entries());
   for (const Segment& segment : scoring.plan->segments) {
     if (segment.positions.empty() || segment.candidates.size() == 0) continue;
     Table<double> rows = indicator.observed(request, segment);
-    for (const ScoringStep step : scoring.plan->steps.all()) {
-      if (step == ScoringStep::smooth && !smooth.changes_nothing())
-        smooth_rows(smooth, scoring.settings(), rows);
+    for (const char step : scoring.plan->steps) {
+      if (step == ScoringStep::smooth) smooth_rows(scoring.settings(), {0, rows.columns()}, rows);
       if (step == ScoringStep::group && heads.combines())
         rows = group_rows(heads, request.work, rows);
     }
@@ -75,7 +79,6 @@ Table<double> score_observed(const EntryRequest& request, const PlanAtWork& scor
 }
 
 void score_entries(LayerWork& work, const SideFiles& files, uint64_t seed, PlanAtWork& scoring) {
-  const auto& smooth = scoring.stage<Smooth>();
   const EntryRequest request{.work = work,
                              .settings = scoring.settings(),
                              .files = files,
@@ -88,16 +91,8 @@ void score_entries(LayerWork& work, const SideFiles& files, uint64_t seed, PlanA
   }
   Table<double> scores =
       dynamic_cast<const EntryIndicator&>(scoring.stage<Indicator>()).entries(request);
-  for (const Segment& segment : scoring.plan->segments) {
-    if (smooth.changes_nothing()) break;
-    const auto begin = static_cast<size_t>(segment.candidates.begin);
-    const auto size = static_cast<size_t>(segment.candidates.size());
-    for (int64_t owner = 0; owner < scores.rows(); ++owner) {
-      const auto row = scores.row(owner).subspan(begin, size);
-      const std::vector<double> before(row.begin(), row.end());
-      smooth.apply(scoring.settings(), PositionDrift(0), before, row);
-    }
-  }
+  for (const Segment& segment : scoring.plan->segments)
+    smooth_rows(scoring.settings(), segment.candidates, scores);
   scoring.grouped->assign(1, std::move(scores));
 }
 
@@ -169,10 +164,6 @@ Table<double> factors(LayerWork& work, const PlanAtWork& scoring) {
   return shares;
 }
 
-std::span<double> part_of(std::span<double> row, Range candidates) {
-  return row.subspan(candidates.begin, candidates.size());
-}
-
 /// Scores on the scale on which later compressions remember them.
 void level_scores(const PlanAtWork& scoring, Table<double>& scores) {
   const auto& memory = scoring.stage<Memory>();
@@ -207,12 +198,9 @@ void finish_scores(const PlanAtWork& scoring, const Table<double>* factor, bool 
   const Settings& settings = scoring.settings();
   const auto& prior = scoring.stage<Prior>();
   const double epsilon = settings.real(keys::weight_epsilon);
-  for (const Segment& segment : scoring.plan->segments) {
-    const auto begin = static_cast<size_t>(segment.candidates.begin);
-    const auto size = static_cast<size_t>(segment.candidates.size());
+  for (const Segment& segment : scoring.plan->segments)
     for (int64_t owner = 0; owner < scores.rows() && with_prior; ++owner)
-      prior.apply(settings, scores.row(owner).subspan(begin, size));
-  }
+      prior.apply(settings, part_of(scores.row(owner), segment.candidates));
   if (unweighted) *unweighted = scores;
   if (!factor) return;
   for (const Segment& segment : scoring.plan->segments)

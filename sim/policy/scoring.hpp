@@ -197,7 +197,7 @@ class SegmentScorer : public RowConsumer {
   std::shared_ptr<SharedRows> rows_;
   std::shared_ptr<Buffer<double>> made_;  // [unit][making_][candidates] as they are aggregated
   Range making_;                          // rows of the block at work
-  std::vector<ScoringStep> after_;        // what comes after aggregation
+  std::string after_;                     // what comes after aggregation
   std::vector<Unit> units_;               // of the KV head at work, or of the layer
   std::vector<Row> layer_rows_;           // per variant, heads combined so far (group=layer-mean)
 };

@@ -375,7 +375,7 @@ void SegmentScorer::close_kv_head(int kv_head) {
 
 /// The stages after aggregation, for one KV head (or the layer) and one variant.
 void SegmentScorer::close_variant(int kv_head, size_t variant, std::vector<Row> rows) {
-  for (const ScoringStep step : after_) {
+  for (const char step : after_) {
     if (step == ScoringStep::smooth) {
       for (size_t u = 0; u < rows.size(); ++u) smooth_into(variant, units_[u], rows[u]);
     } else if (heads_.combines()) {

@@ -30,10 +30,6 @@ struct Selection::Part {
 };
 
 Selection::Selection(const PreparedRecord& record, const PreparedBudget& budget,
-                     const ScoredLayer& scored)
-    : Selection(record, budget, scored, scored.ranking.at(record.ties_by_raw), nullptr) {}
-
-Selection::Selection(const PreparedRecord& record, const PreparedBudget& budget,
                      const ScoredLayer& scored, const Ranking& ranking,
                      const KeptSets* unconstrained)
     : record_(record), budget_(budget), scored_(scored), ranking_(ranking),
@@ -74,7 +70,8 @@ std::vector<uint32_t> Selection::forced(int64_t owner, Range range, int64_t budg
   request.kvpress_kept = budget_.kvpress_kept;
   request.budget_is_count = budget_.is_count;
   if (!scored_.unweighted.empty())
-    request.by_unweighted = &scored_.ranking_unweighted.at(record_.ties_by_raw).order[owner];
+    request.by_unweighted =
+        &scored_.ranking_unweighted.at(ties_by_raw(record_.settings)).order[owner];
   const auto& stage = record_.stage<Stage1>();
   return before ? stage.before_allocate(request) : stage.after_allocate(request);
 }

@@ -73,10 +73,7 @@ class RecordCheck {
  private:
   void whitelist() const {
     if (record_.stage<Allocate>().ignores_budget()) return;
-    std::set<int64_t> listed;
-    for (const Range& range : record_.whitelist)
-      for (int64_t i = range.begin; i < range.end; ++i) listed.insert(i);
-    const auto size = std::ssize(listed);
+    const int64_t size = std::ranges::count(listed_entries(record_.whitelist, info_.prompt_len), 1);
     for (size_t b = 0; b < budgets_.size(); ++b)
       if (size > record_.budgets[b].entries)
         usage_error(

@@ -206,19 +206,6 @@ std::unique_ptr<ReferenceQueries> reference_queries(const LayerWork& work, const
   return reference;
 }
 
-/// Slots that are not among the kept entries, ascending.
-std::vector<int64_t> others(const std::vector<uint32_t>& kept, int64_t entries) {
-  std::vector<int64_t> rest;
-  auto at = kept.begin();
-  for (int64_t i = 0; i < entries; ++i) {
-    if (at != kept.end() && static_cast<int64_t>(*at) == i)
-      ++at;
-    else
-      rest.push_back(i);
-  }
-  return rest;
-}
-
 }  // namespace
 
 void FirstEstimates::prepare(const KeptSets& kept, const Settings& settings) {
@@ -283,7 +270,8 @@ Compressed compress(LayerWork& work, const KeptSets& kept, const Settings& setti
     SlotCache& cache = result.owners[at];
     MergeOwner& owner = request.owners[at];
     owner.cache = &cache;
-    owner.evicted = others(kept.owners[at], work.entries());
+    std::ranges::set_difference(ascending<int64_t>(work.entries()), kept.owners[at],
+                                std::back_inserter(owner.evicted));
     append_entries(work, merge.merges() ? all : kept.owners[at], cache);
     if (merge.estimates() != EstimateLines::none) cache.estimate_with(estimates.of(work, cache));
     for (size_t s = 0; !kept.sets.empty() && s < kept.sets[at].size(); ++s)

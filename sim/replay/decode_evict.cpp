@@ -2,24 +2,13 @@
 #include "sim/replay/decode_slots.hpp"
 
 namespace kvsim {
-namespace {
-
-/// [n] 1: on the record's whitelist.
-std::vector<uint8_t> listed_entries(const TraceInfo& info, const Settings& settings) {
-  std::vector<uint8_t> listed(info.prompt_len, 0);
-  for (const Range& range :
-       resolve_spans(settings.list(keys::whitelist), info.spans, info.prompt_len))
-    std::fill(listed.begin() + range.begin, listed.begin() + range.end, uint8_t{1});
-  return listed;
-}
-
-}  // namespace
-
 SlotProtection::SlotProtection(const LayerWork& work, const KeptSets& kept,
                                const Settings& settings)
     : entries_(work.entries()), sinks_(settings.count(keys::sinks)),
       keeps_prompt_(settings.flag(keys::keep_prompt)),
-      listed_(listed_entries(work.info(), settings)) {
+      listed_(listed_entries(
+          resolve_spans(settings.list(keys::whitelist), work.info().spans, work.entries()),
+          work.entries())) {
   any_listed_ = contains(listed_, 1);
   const auto& queries = chosen<Queries>(settings);
   for (const int64_t b : kept.places) {

@@ -4,23 +4,6 @@
 
 namespace kvsim {
 
-const float* DecodeBlock::attention(int head, int64_t step) const {
-  const int group = heads.front().heads;
-  return heads[head / group].attention_row(head % group, step);
-}
-const float* DecodeBlock::logits(int head, int64_t step) const {
-  const int group = heads.front().heads;
-  return heads[head / group].logit_row(head % group, step);
-}
-double DecodeBlock::log_sum_exp(int head, int64_t step) const {
-  const AttentionBlock& block = heads[head / heads.front().heads];
-  return block.log_sum_exp[(head % block.heads) * block.rows + step];
-}
-const float* DecodeBlock::z(int head, int64_t step, int64_t width) const {
-  const AttentionBlock& block = heads[head / heads.front().heads];
-  return block.outputs.data() + ((head % block.heads) * block.rows + step) * width;
-}
-
 DecodeSeries::DecodeSeries(int64_t heads, int64_t steps, int64_t width, size_t parts)
     : kept(ShareSums::of(heads, steps)), guarded(kept), guarded_entries(heads, steps),
       part_kept(parts, Table<double>(heads, steps)),

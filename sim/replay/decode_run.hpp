@@ -15,11 +15,21 @@ struct DecodeBlock {
   bool leave_out_guarded = false;            ///< guarded entries do not
   const PromptParts* parts = nullptr;        ///< of the prompt, summed apart
   std::vector<Table<double>> part_total;     ///< [parts][Hq][steps]
-  /// Row of a query head: attention, logits (only where asked for).
-  const float* attention(int head, int64_t step) const;
-  const float* logits(int head, int64_t step) const;
-  double log_sum_exp(int head, int64_t step) const;
-  const float* z(int head, int64_t step, int64_t width) const;
+
+  const AttentionBlock& of(int head) const { return heads[head / heads.front().heads]; }
+  /// Number of a query head's row in its block.
+  int64_t row(int head, int64_t step) const { return head % heads.front().heads * steps + step; }
+  const float* attention(int head, int64_t step) const {
+    return of(head).attention_row(0, row(head, step));
+  }
+  /// Only where asked for.
+  const float* logits(int head, int64_t step) const {
+    return of(head).logit_row(0, row(head, step));
+  }
+  double log_sum_exp(int head, int64_t step) const { return of(head).log_sum_exp[row(head, step)]; }
+  const float* z(int head, int64_t step, int64_t width) const {
+    return of(head).outputs.data() + row(head, step) * width;
+  }
 };
 
 /// Numbers of one record at one budget over a block of steps.

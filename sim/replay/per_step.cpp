@@ -43,8 +43,7 @@ class BlockReplay {
       : work_(work), settings_(settings), kept_(kept),
         scorer_(dynamic_cast<const ScoresSteps&>(chosen<Indicator>(settings))
                     .step_scorer(work, settings)),
-        importance_(input.importance), stride_(input.stride), z_(*input.z),
-        leave_out_guarded_(input.leave_out_guarded), parts_(input.parts), results_(results) {}
+        input_(input), results_(results) {}
 
   void run(const AttentionBlock& block, int64_t first_row) {
     if (block.kv_head != kv_head_) {
@@ -67,7 +66,9 @@ class BlockReplay {
   }
 
  private:
-  float weight(int head, int64_t entry) const { return importance_[head * stride_ + entry]; }
+  float weight(int head, int64_t entry) const {
+    return input_.importance[head * input_.stride + entry];
+  }
 
   /// One owner at one step: heads x0..x0+count-1 of the block share its sets.
   void run_owner(const AttentionBlock& block, int64_t row, int64_t step, int x0, int count,
@@ -114,14 +115,16 @@ class BlockReplay {
     double kept_importance = 0;
     double kept_squares = 0;
     for (const uint32_t entry : set) {
-      if (leave_out_guarded_ && std::binary_search(guarded.begin(), guarded.end(), entry)) continue;
+      if (input_.leave_out_guarded && std::binary_search(guarded.begin(), guarded.end(), entry))
+        continue;
       kept_attention += static_cast<double>(attention[entry]);
       const double gain = static_cast<double>(attention[entry]) *
                           static_cast<double>(weight(head, entry));
       kept_importance += gain;
       kept_squares += gain * gain;
-      for (int64_t part = 0; part < std::ssize(parts_); ++part)
-        if (std::ranges::any_of(parts_[part], [&](Range range) { return range.contains(entry); }))
+      for (int64_t part = 0; part < std::ssize(input_.parts); ++part)
+        if (std::ranges::any_of(input_.parts[part],
+                                [&](Range range) { return range.contains(entry); }))
           result.part_kept(part, step) += gain;
     }
     result.kept.attention(head, step) = kept_attention;
@@ -153,7 +156,7 @@ class BlockReplay {
     for (int x = 0; x < heads; ++x) {
       const auto at = static_cast<size_t>(((first_head + x) * work_.info().steps() + step) * width);
       for (size_t c = 0; c < static_cast<size_t>(width); ++c)
-        delta[at + c] = outputs(x, static_cast<int64_t>(c)) - z_[at + c];
+        delta[at + c] = outputs(x, static_cast<int64_t>(c)) - (*input_.z)[at + c];
     }
   }
 
@@ -161,11 +164,7 @@ class BlockReplay {
   const Settings& settings_;
   const std::vector<std::shared_ptr<const KeptSets>>& kept_;
   std::unique_ptr<StepScorer> scorer_;  ///< null: importance
-  const float* importance_;
-  int64_t stride_;
-  const std::vector<float>& z_;
-  bool leave_out_guarded_;
-  const std::vector<std::vector<Range>>& parts_;
+  const PerStepInput& input_;
   std::vector<PerStepResult>& results_;
   Table<float> keys_, values_;  ///< [N][d], [N][dv] of the KV head at work
   int kv_head_ = -1;

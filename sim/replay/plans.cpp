@@ -28,14 +28,6 @@ bool nested(const OwnerSets& inner, const OwnerSets& outer) {
   return true;
 }
 
-/// Appends one owner's set to its chain; what the chain holds already is skipped.
-void append_band(const std::vector<uint32_t>& previous, const std::vector<uint32_t>& set,
-                 KeptChain& chain) {
-  std::set_difference(set.begin(), set.end(), previous.begin(), previous.end(),
-                      std::back_inserter(chain.order));
-  chain.end.push_back(std::ssize(chain.order));
-}
-
 }  // namespace
 
 int PlanBuilder::add(std::shared_ptr<const OwnerSets> owners, bool per_query_head, bool outputs) {
@@ -100,7 +92,9 @@ PlanBuilder::Plans PlanBuilder::build() const {
     const std::vector<uint32_t>* below = &kNothing;
     for (const size_t handle : chains[plan]) {
       const std::vector<uint32_t>& set = (*wanted_[handle].owners)[o];
-      append_band(*below, set, result.plans[plan].owners[o]);
+      KeptChain& kept = result.plans[plan].owners[o];
+      std::ranges::set_difference(set, *below, std::back_inserter(kept.order));
+      kept.end.push_back(std::ssize(kept.order));
       below = &set;
     }
   });

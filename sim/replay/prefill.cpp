@@ -18,8 +18,7 @@ bool same_change(const Settings& a, const Settings& b) {
 std::shared_ptr<const OwnerSets> without(const OwnerSets* from, const OwnerSets& guarded,
                                          int64_t entries) {
   auto rest = std::make_shared<OwnerSets>(guarded.size());
-  std::vector<uint32_t> all(entries);
-  for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<uint32_t>(i);
+  const auto all = ascending<uint32_t>(entries);
   for (size_t o = 0; o < guarded.size(); ++o) {
     const auto& source = from == nullptr ? all : (*from)[o];
     std::ranges::set_difference(source, guarded[o], std::back_inserter((*rest)[o]));

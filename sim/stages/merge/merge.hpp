@@ -221,13 +221,9 @@ inline bool merges_first(const Settings& settings) {
 }
 
 /// One owner's prompt, to be merged before anything is evicted (policies.md 9).
-struct MergeFirstRequest {
-  const float* keys = nullptr;  ///< [n][d]
-  int64_t key_dim = 0;
-  std::span<const double> score;      ///< [n] higher = keep
+struct MergeFirstRequest : ClusterRequest {
   std::span<const uint32_t> order;    ///< those that are ranked, best first
   std::span<const uint32_t> guarded;  ///< kept for sure, in the order of their grant
-  int64_t budget = 0;                 ///< b
   double threshold = 0;               ///< cosine above which keys are alike
 };
 

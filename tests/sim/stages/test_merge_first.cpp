@@ -28,13 +28,7 @@ struct Prompt {
     });
   }
   Clusters cluster(int64_t budget, double threshold) const {
-    return merge_first({.keys = keys.data(),
-                        .key_dim = dim,
-                        .score = score,
-                        .order = order,
-                        .guarded = guarded,
-                        .budget = budget,
-                        .threshold = threshold});
+    return merge_first({{keys.data(), dim, score, budget}, order, guarded, threshold});
   }
 };
 
