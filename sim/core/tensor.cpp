@@ -173,9 +173,35 @@ const char* element_name(ElementType type) {
   return "unknown";
 }
 
-float half_to_float(uint16_t bits) { return static_cast<float>(std::bit_cast<_Float16>(bits)); }
+float half_to_float(uint16_t bits) {
+  const uint32_t sign = uint32_t{bits & 0x8000u} << 16;
+  const uint32_t exponent = (bits >> 10) & 0x1Fu;
+  const uint32_t fraction = bits & 0x3FFu;
+  if (exponent == 0) {  // zero or subnormal: fraction * 2^-24, exact in float32
+    const float magnitude = static_cast<float>(fraction) * 0x1p-24f;
+    return sign != 0 ? -magnitude : magnitude;
+  }
+  if (exponent == 31) {
+    const uint32_t quiet = fraction != 0 ? 0x400000u : 0u;
+    return std::bit_cast<float>(sign | 0x7F800000u | (fraction << 13) | quiet);
+  }
+  return std::bit_cast<float>(sign | ((exponent + 112) << 23) | (fraction << 13));
+}
+
 uint16_t float_to_half(float value) {
-  return std::bit_cast<uint16_t>(static_cast<_Float16>(value));
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  const uint32_t sign = (bits >> 16) & 0x8000u;
+  const uint32_t magnitude = bits & 0x7FFFFFFFu;
+  if (magnitude > 0x7F800000u)  // NaN: keep the top of the payload, make it quiet
+    return static_cast<uint16_t>(sign | 0x7E00u | ((magnitude >> 13) & 0x3FFu));
+  if (magnitude >= 0x477FF000u)  // 65520 and more round to infinity
+    return static_cast<uint16_t>(sign | 0x7C00u);
+  if (magnitude < 0x38800000u) {  // below 2^-14: adding 0.5 rounds at bit 2^-24, to nearest even
+    const float rounded = std::bit_cast<float>(magnitude) + 0.5f;
+    return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(rounded) - 0x3F000000u));
+  }
+  const uint32_t odd = (magnitude >> 13) & 1u;
+  return static_cast<uint16_t>(sign | ((magnitude - 0x38000000u + 0xFFFu + odd) >> 13));
 }
 
 void widen(ElementType type, const void* raw, int64_t count, float* out) {
