@@ -18,6 +18,8 @@ from ..program import run
 
 APART = ("kind", "seed", "length")
 RANKED_BY = UNRANKED, HELD = "unranked", "held_of_budget"   # of a results file (docs/metrics.md 6)
+OR = " or "   # between references: whichever is best on a text at a budget
+PARTS = ("model", "text", "budget")   # what an objective's mean may be taken over apart
 LOOP = "closed_loop"   # `variable` of an objective: what the model itself loses
 
 
@@ -26,9 +28,18 @@ class Objective:
     """A variable of a results file at some budgets, or several; against a reference by logarithms."""
 
     variables: tuple[str, ...]   # several: the geometric mean of them
-    reference: str = ""          # a record; empty: the value itself
+    reference: str = ""          # a record, or several joined by OR; empty: the value itself
     direction: str = "minimize"
     budgets: tuple[str, ...] = ()   # empty: all of the search
+    worst: tuple[str, ...] = ()     # of PARTS: the worst of their means counts; empty: the mean of all
+
+    @property
+    def references(self) -> list[str]:
+        return self.reference.split(OR) if self.reference else []
+
+    @property
+    def better(self) -> Callable[..., float]:
+        return min if self.direction == "minimize" else max
 
     @property
     def title(self) -> str:
@@ -37,7 +48,9 @@ class Objective:
 
     @property
     def label(self) -> str:
-        return f"{self.name} relative to {self.reference}" if self.reference else self.name
+        """Its name, what it is compared with, and what of it counts."""
+        text = f"{self.name} relative to {self.reference}" if self.reference else self.name
+        return text + (f", the worst {' and '.join(self.worst)}" if self.worst else "")
 
     @property
     def name(self) -> str:
@@ -53,7 +66,8 @@ class SearchConfig(SimpleNamespace):
         told = {name: value for name, value in vars(self).items()
                 if name not in ("path", "trials", "search", "report", "beside")}
         told |= {"sampler": vars(self.sampler), "pruner": vars(self.pruner), "ranked_by": RANKED_BY,
-                 "objectives": list(map(asdict, self.objectives))}
+                 "objectives": [{name: value for name, value in asdict(one).items() if value or name != "worst"}
+                                for one in self.objectives]}
         return json.dumps(told, sort_keys=True)
 
 
@@ -130,8 +144,9 @@ def traces() -> Key:
 TRACE = {"file": of_type(None, str, "the name of a trace", bool), "kind": of_type(None, str, "a text"),
          "seed": of_type(None, int, "a whole number"), "length": of_type(None, int, "a whole number")}
 OBJECTIVE = {"variable": texts(("stream_error_rms",), "the name of a variable, or a list", bool),
-             "reference": of_type("", str, "a record"), "direction": word("minimize", "maximize"),
-             "budgets": some_budgets()}
+             "reference": texts((), "a record, or a list of records", bool),
+             "direction": word("minimize", "maximize"), "budgets": some_budgets(),
+             "worst": texts((), "some of " + ", ".join(PARTS), PARTS.__contains__)}
 KEYS = {
     "base": texts(), "budgets": some_budgets(), "vary": of_type({}, dict, "a table"),
     "trials": count(256, 1), "group": count(32, 1), "seed": count(0),
@@ -217,7 +232,7 @@ def config_of(document: Mapping[str, Any], where: str, folder: Path) -> SearchCo
 
 def objective_of(given: Any, where: str, budgets: tuple[str, ...]) -> Objective:
     told = vars(table(given, OBJECTIVE, where))
-    one = Objective(told.pop("variable"), **told)
+    one = Objective(told.pop("variable"), OR.join(told.pop("reference")), **told)
     if not one.variables:
         raise wrong(f"{where}: variable", [], "the name of a variable, or a list")
     if len(one.variables) > 1 and not one.reference:

@@ -13,7 +13,7 @@ from .. import ranking
 from ..errors import DataError, Error, UsageError
 from ..policy import answers
 from ..program import find_program, options, run
-from .config import HELD, LOOP, RANKED_BY, UNRANKED, Objective, SearchConfig
+from .config import HELD, LOOP, RANKED_BY, UNRANKED, Objective, SearchConfig, Text
 
 # Variable -> value per budget, of one record on one text.
 Measured = dict[str, list[float]]
@@ -134,10 +134,15 @@ def log_ratio(value: float, reference: float) -> float:
     return math.log(value / reference) if value > 0 and reference > 0 else math.nan
 
 
+def best_of(objective: Objective, references: Sequence[Measured]) -> Measured:
+    """What an objective compares with on a text: at each budget the best value of its references there."""
+    return {name: list(map(objective.better, zip(*(one[name] for one in references)))) for name in objective.variables}
+
+
 def objective_value(objective: Objective, budgets: Sequence[str], measured: Sequence[Measured],
-                    reference: Sequence[Mapping[str, Measured]]) -> float:
-    """One number of a candidate: the mean over texts and budgets. Raises ValueError with the reason
-    where it is undefined."""
+                    reference: Sequence[Mapping[str, Measured]], texts: Sequence[Text]) -> float:
+    """One number of a candidate: the mean over texts and budgets, or the worst of the means that the objective
+    takes apart. Raises ValueError with the reason where it is undefined."""
     values = relative(objective, budgets, measured, reference)
     for own, row in zip(measured, values):
         for budget, one in zip(objective.budgets or budgets, row):
@@ -145,7 +150,18 @@ def objective_value(objective: Objective, budgets: Sequence[str], measured: Sequ
                 found = (own[name][budgets.index(budget)] for name in objective.variables)
                 raise ValueError(f"{objective.name} at budget {budget} is "
                                  + ", ".join(f"{one:g}" for one in found))
-    return float(values.mean())
+    return folded(objective, values, texts)
+
+
+def folded(objective: Objective, values: np.ndarray, texts: Sequence[Text]) -> float:
+    """The number that values [texts, budgets] stand for."""
+    parts: dict[tuple, list[float]] = {}
+    for text, row in zip(texts, values):
+        for at, value in enumerate(row):
+            of = {"model": text.model, "text": text.digest, "budget": at}
+            parts.setdefault(tuple(of[one] for one in objective.worst), []).append(value)
+    worse = max if objective.better is min else min
+    return float(worse(map(np.mean, parts.values())))
 
 
 def shown(objective: Objective, values: np.ndarray) -> np.ndarray:

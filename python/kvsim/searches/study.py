@@ -20,7 +20,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from ..errors import UsageError
 from ..units import Folder, Lines, Lock, Tell, Unit, Worker, check_same, work_off
 from .config import Objective, SearchConfig, Text, check_apart, same_texts, text_of
-from .evaluate import Measured, Replayer, objective_value
+from .evaluate import Measured, Replayer, best_of, objective_value
 from .space import Space
 
 NAME = "search"   # of the study in Optuna's storage
@@ -168,7 +168,7 @@ class Study:
         """Measurements of the references at each look, once per study."""
         # The first base, too: what is wrong with all candidates is said before any is tried.
         records = sorted({self.config.base[0], *(
-            one.reference for one in self.config.objectives if one.reference)})
+            record for one in self.config.objectives for record in one.references)})
         known = {}
         for look in self.looks:
             answers = self.replayer.answers(look[0].file, records)
@@ -177,7 +177,9 @@ class Study:
             for fault in [*faults, *measured.values()]:
                 if isinstance(fault, str):
                     raise UsageError(fault)
-            known[look_key(look)] = {one: measured[answers[one][0]] for one in records}
+            own = {one: measured[answers[one][0]] for one in records}
+            known[look_key(look)] = own | {one.reference: best_of(one, [own[record] for record in one.references])
+                                           for one in self.config.objectives if len(one.references) > 1}
         return known
 
     def measured(self, look: Look, records: Iterable[str]) -> dict[str, Measured | str]:
@@ -314,7 +316,7 @@ class Study:
         """Values of the objectives over the first of these looks; none where they leave one undefined."""
         reference = [self.reference[look_key(look)] for look, _ in zip(looks, measured)]
         try:
-            return [objective_value(objective, self.config.budgets, measured, reference)
+            return [objective_value(objective, self.config.budgets, measured, reference, [text for text, _ in looks])
                     for objective in objectives]
         except ValueError as error:
             one.end("PRUNED", infeasible=f"undefined: {error}")

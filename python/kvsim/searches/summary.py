@@ -18,8 +18,8 @@ from ..errors import UsageError
 from ..plain import counted, csv_text
 from ..plots import statistics
 from ..whole import write_text
-from .config import HELD, RANKED_BY, Objective
-from .evaluate import LOOP_LOSS, relative, shown
+from .config import HELD, OR, RANKED_BY, Objective
+from .evaluate import LOOP_LOSS, best_of, folded, relative, shown
 from .study import Study, look_key
 
 LEAST = 16   # candidates with a key before its importance is told
@@ -133,10 +133,10 @@ def unranked_lines(study: Study) -> list[str]:
 
 
 def grid(title: str, columns: Sequence[str], width: int, rows: Sequence[tuple[Sequence[str], str]],
-         last: str) -> list[str]:
+         last: str, fold: str = "all") -> list[str]:
     """Lines of a table: cells at the right of their columns, then what each row is of."""
     return [title, *("  " + "".join(f"{cell:>{width}}" for cell in cells) + f"  {name}"
-                     for cells, name in [([*columns, "all"], last), *rows])]
+                     for cells, name in [([*columns, fold], last), *rows])]
 
 
 def objective_lines(study: Study, objective: Objective, best: Sequence[FrozenTrial]) -> list[str]:
@@ -146,11 +146,11 @@ def objective_lines(study: Study, objective: Objective, best: Sequence[FrozenTri
     rows = []
     for one in best:
         table = relative(objective, study.config.budgets, one.user_attrs["measured"], reference)
-        means = [*shown(objective, table.mean(axis=0)), shown(objective, table.mean())]
+        means = [*shown(objective, table.mean(axis=0)), shown(objective, folded(objective, table, study.searched))]
         rows.append(([f"{mean:.4g}" for mean in means], f"{one.number}: {one.user_attrs['record']}"))
     return grid(f"{objective.label} ({objective.direction}; {kind} over "
                 f"{counted(len(study.searched), 'text')})", objective.budgets or study.config.budgets, 9, rows,
-                "candidate")
+                "candidate", "worst" if objective.worst else "all")
 
 
 def trials_table(study: Study) -> pandas.DataFrame:
@@ -176,7 +176,7 @@ class Report:
         self.best = [one.user_attrs["record"] for one in study.best()][:MOST]
         if not self.best:
             raise UsageError(f"{study.folder.path}: no candidate is measured yet")
-        references = [one.reference for one in self.config.objectives if one.reference]
+        references = [record for one in self.config.objectives for record in one.references]
         others = list(dict.fromkeys([*references, *self.config.base, *self.config.beside]))
         names = study.replayer.answers(study.aside[0].file, others)
         for record, fault in names.values():
@@ -184,7 +184,8 @@ class Report:
                 raise UsageError(fault)
         self.canonical = {one: names[one][0] for one in others}
         self.records = list(dict.fromkeys([*self.best, *self.canonical.values()]))
-        self.reference = self.canonical[references[0]] if references else ""
+        first = next((one for one in self.config.objectives if one.reference), None)
+        self.reference = OR.join(self.canonical[one] for one in first.references) if first else ""
         self.variables = list(study.replayer.variables)
         if closed_loop and LOOP_LOSS not in self.variables:
             self.variables.append(LOOP_LOSS)
@@ -259,7 +260,9 @@ class Report:
 
     def table(self, objective: Objective) -> dict[str, np.ndarray]:
         """Per policy [texts, budgets]: ln of the value over the reference's, or the value."""
-        reference = [{objective.reference: one.get(self.reference, {})} for one in self.measured]
+        compared = [self.canonical.get(one, one) for one in objective.references]
+        reference = [{objective.reference: best_of(objective, [text[one] for one in compared])}
+                     for text in self.measured]
         return {record: relative(objective, self.config.budgets, [one[record] for one in self.measured],
                                  reference) for record in self.records}
 
