@@ -2,7 +2,8 @@
 
 `studies/make.sh documents DIR` writes them as KIND/NAME.txt, from packages of Debian and PyPI. Each is the passage
 of LENGTH characters that begins at the first line after a quarter of the whole, SKIPPED characters at most
-(title pages, contents and licences stand there), and its SHA-256 is that of documents.csv: the choice was written down before any policy ran on one.
+(title pages, contents and licences stand there), and its SHA-256 is that of documents.csv, or of another table: the choice was
+written down before any policy ran on one.
 """
 
 import argparse
@@ -58,9 +59,10 @@ def main() -> None:
     """Writes every document that is not there; ends with 1 where one is not what the table says."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", type=Path)
-    folder = parser.parse_args().folder
-    changed = []
-    with open(TABLE, newline="") as file, tempfile.TemporaryDirectory() as work:
+    parser.add_argument("--table", type=Path, default=TABLE, help="which documents (%(default)s)")
+    told = parser.parse_args()
+    folder, changed = told.folder, []
+    with open(told.table, newline="") as file, tempfile.TemporaryDirectory() as work:
         for row in csv.DictReader(file):
             path = folder / row["kind"] / f"{row['name']}.txt"
             if path.exists():
@@ -75,7 +77,7 @@ def main() -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
     if changed:
-        sys.exit(f"{TABLE.name}: other versions of the packages than the study had: "
+        sys.exit(f"{told.table.name}: other versions of the packages than the study had: "
                  f"{', '.join(changed)}; no document is written of them")
 
 
