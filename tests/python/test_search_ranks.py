@@ -8,10 +8,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import numpy as np
 import test_search   # puts the package on the path
 import kvsim
 from kvsim import units
-from kvsim.searches import summary
+from kvsim.searches import config as configuration
+from kvsim.searches import evaluate, summary
 from kvsim.searches.study import Study
 
 
@@ -40,6 +42,48 @@ class Ranks(test_search.WithTexts):
         self.assertRegex(found.summary, rf"{base} holds 3\S+ times at 0.2, 1\S+ times at 0.5 of what the")
         states = dict(zip(found.trials.threshold.astype(float), found.trials.state))
         self.assertEqual(states, {0.001: "measured", 0.003: "not ranked"})
+
+
+class Worst(test_search.WithTexts):
+    """An objective for the worst part, against whichever reference is best there."""
+
+    REFERENCES = ["snapkv,window=8", "h2o", "streaming"]
+
+    def errors(self, records):
+        """[texts, records, budgets] of the two texts that are searched."""
+        return np.array([kvsim.replay(self.traces / f"{name}.h5", records, [0.2, 0.5]).stream_error_rms.values
+                         for name in ("alpha_96_0", "beta_96_0")])
+
+    def test_the_worst_text_or_budget_counts_against_the_best_reference_there(self):
+        for worst, axis in (("text", 1), ("budget", 0)):
+            objective = {"reference": self.REFERENCES, "worst": worst}
+            found = kvsim.search(self.document(trials=4, objective=objective), self.folder / worst, report=True)
+            row = found.trials[found.trials.state == "measured"].iloc[-1]
+            own, *others = np.moveaxis(self.errors([row.record, *self.REFERENCES]), 1, 0)
+            parts = np.log(own / np.min(others, axis=0)).mean(axis)
+            self.assertAlmostEqual(row.filter(like="ln ").iloc[0], parts.max(), places=5)
+            self.assertIn(f"stream_error_rms relative to {' or '.join(self.REFERENCES)}, the worst {worst} (minimize",
+                          found.summary)
+            self.assertRegex(found.summary, r"\n +0\.2 +0\.5 +worst  candidate\n")
+            self.assertIn(f"stream_error_rms relative to {' or '.join(self.REFERENCES)}: geometric mean", found.report)
+        unlike = {"reference": "snapkv,window=8"}
+        with self.assertRaisesRegex(kvsim.UsageError, "expected the same|made with another"):
+            kvsim.search(self.document(trials=4, objective=unlike), self.folder / "text")
+
+    def test_means_of_models_and_budgets_apart(self):
+        texts = [configuration.Text("", str(at), model, 9, 9) for at, model in enumerate(("a", "b", "b"))]
+        values = np.array([[1.0, 2.0], [4.0, 0.0], [0.0, 0.0]])
+        for worst, direction, expected in ((("model", "budget"), "minimize", 2), (("model", "budget"), "maximize", 0),
+                                           (("model",), "minimize", 1.5), (("text",), "minimize", 2),
+                                           ((), "minimize", 7 / 6)):
+            objective = configuration.Objective(("x",), "", direction, worst=worst)
+            self.assertAlmostEqual(evaluate.folded(objective, values, texts), expected)
+
+    def test_what_it_may_be_told_apart_by(self):
+        with self.assertRaisesRegex(kvsim.UsageError, r'worst: found \["layer"\], expected some of model, text, budget'):
+            self.config(objective={"worst": "layer"})
+        with self.assertRaisesRegex(kvsim.UsageError, "reference: found 3, expected a record, or a list of records"):
+            self.config(objective={"reference": 3})
 
 
 class Kills(test_search.WithTexts):
