@@ -21,7 +21,7 @@ from . import choose, output, plan, set_aside, two_models
 BASE, MODELS, STREAM = two_models.BASE, two_models.MODELS, set_aside.STREAM
 SEARCHED_BUDGETS = ("0.1", "0.2", "0.5")
 REFERENCES = (BASE, "criticalkv:ada", "kvzip")   # of the search
-FINAL, TWICE = 5, 2   # candidates that are run on other documents, and of those with a second reading, too
+FINAL = 3   # candidates of least worst cell, and of least mean, that are run on other documents; the first of each twice
 READ_TWICE = ",join=power-mean"
 ENOUGH = 0.7   # of the best published policy's loss, in the mean
 #: What rivals became with as many trials as `rehearsal:stream` had (rivals.md): those that lose least in some cell there.
@@ -64,9 +64,12 @@ def trials(folder):
 
 
 def finalists(folder):
-    """The candidates of least worst cell in the search, the first ones with a second reading, too."""
-    names = [row[1] for row in trials(folder)][:FINAL]
-    return [*names, *(one + READ_TWICE for one in names[:TWICE])]
+    """The candidates of least worst cell in the search and those of least mean, the first of each with a second reading,
+    too."""
+    rows = trials(folder)
+    orders = [[row[1] for row in sorted(rows, key=lambda row: row[at])] for at in map(TRIALS_HEADER.index, ("worst", "mean"))]
+    names = dict.fromkeys(record for order in orders for record in order[:FINAL])
+    return [*names, *dict.fromkeys(order[0] + READ_TWICE for order in orders)]
 
 
 def over_published(losses, ours):
