@@ -12,7 +12,7 @@ import shutil
 from pathlib import Path
 
 from . import (agnostic, choose, claims, contributed, coverage, decoding, details, drawn, instructions, long_tables,
-               losses, order, plan, prediction, quantizing, readings, replays, reread, rivals, runs, second_question, set_aside, shapes, tasks,
+               losses, order, plan, prediction, quantizing, readings, replays, reread, rivals, robust, runs, second_question, set_aside, shapes, tasks,
                two_models, why)
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -172,6 +172,12 @@ FROM_TABLES = {
        for model in rivals.MODELS},
     **{f"rivals, {name}": (lambda studies, make=make: table(*make(studies))) for name, make in {
         "chosen": rivals.chosen, "against ours": rivals.against, "parts": rivals.parts}.items()},
+    "robust, tried": lambda studies: table(*robust.tried(studies)),
+    "robust, finalists": lambda studies: table(*robust.finals(studies)),
+    **{f"robust, against {name}": (lambda studies, tuned=tuned: table(*robust.published(studies, tuned)))
+       for name, tuned in (("presets", False), ("trials", True))},
+    **{f"robust, {part} on {model}": (lambda studies, name=name, model=model: table(*robust.judged(studies, model, name)))
+       for model in robust.MODELS for part, name in (("judged", robust.JUDGED), ("long", robust.LONG))},
     **{f"experiments at {budget}": (lambda studies, budget=budget: table(*why.table(studies, budget)))
        for budget in why.BUDGETS},
     "against the best published, generated": lambda studies: table(*order.published(studies)),

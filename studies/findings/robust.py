@@ -1,9 +1,9 @@
 """A policy found by a search on both models: studies/make.sh robust [DIR] -o STUDIES
 
 DIR holds what studies/robust.sh makes: `captured/study`, the search; `finalists`, the losses of its best on other
-documents; `judged`, of the chosen ones and their rivals, on documents that nobody had run. Writes
-losses/robust_tried.csv, robust_finalists.csv, robust.csv and robust.png in STUDIES; `pages` fills the tables of
-studies/robust.md. --captured, --finalists DIR and --judged DIR print what `kvsim study` is given, a word a line.
+documents; `judged`, of the chosen one and its rivals, on documents that nobody had run; `long`, of longer prompts. Writes
+losses/robust_tried.csv, robust_finalists.csv, robust.csv, robust_long.csv and robust.png in STUDIES; `pages` fills the
+tables of studies/robust.md. --captured, --finalists DIR, --judged and --long print what `kvsim study` is given, a word a line.
 """
 
 import json
@@ -30,13 +30,13 @@ TRIED = ("h2o,weight=projected-l2,recent=0.2", "criticalkv:ada,window=64,kernel=
 ROBUST = "rehearsal:all"   # the preset that the choice became, its numbers rounded
 OURS = (STREAM, ROBUST, ROBUST + READ_TWICE, plan.REREAD)
 DRAWN = ("snapkv", "criticalkv:ada", "kvzip", "kvgrad", STREAM, ROBUST, plan.REREAD, two_models.HINDSIGHT[1])
-TRIALS, FINALISTS, JUDGED = "robust_tried", "robust_finalists", "robust"
+TRIALS, FINALISTS, JUDGED, LONG = "robust_tried", "robust_finalists", "robust", "robust_long"
 TRIALS_HEADER = ["candidate", "policy", "worst", "mean", *(f"{model}, {b}" for model in MODELS for b in SEARCHED_BUDGETS)]
 
 
-def options(policies, probe):
+def options(policies, probe, prompt=704):
     """What `kvsim study` is given."""
-    return ["--prompt-tokens", "704", "--steps", "128", "--budget", ",".join(two_models.BUDGETS), "--reference", BASE,
+    return ["--prompt-tokens", str(prompt), "--steps", "128", "--budget", ",".join(two_models.BUDGETS), "--reference", BASE,
             "--probe", probe, *(word for one in policies for word in ("--policy", one))]
 
 
@@ -61,6 +61,11 @@ def trials(folder):
                                     for model in MODELS])
             found[record] = [trial.number, record, *np.exp([cells.max(), cells.mean(), *cells])]
     return sorted(found.values(), key=lambda row: row[2])
+
+
+def rows_of_trials(folder):
+    for number, record, *cells in trials(folder):
+        yield [number, record, *(f"{one:.5g}" for one in cells)]
 
 
 def finalists(folder):
@@ -103,11 +108,6 @@ def chosen(losses, studies):
     return [choice(losses, [one for one in ours if (READ_TWICE in one) == twice]) for twice in (False, True)]
 
 
-def rows_of_finalists(folder):
-    """A row per model, document, policy and budget, as other studies have them."""
-    return two_models.rows(folder / "finalists")
-
-
 def tried(studies, most=12):
     """Header and rows: the candidates of the search, the first `most` and the ones that it began with."""
     table = pandas.read_csv(studies / f"losses/{TRIALS}.csv")
@@ -133,8 +133,8 @@ def finals(studies):
             sorted(rows, key=lambda row: float(row[2])))
 
 
-def judged(studies, model):
-    return two_models.table(studies, model, JUDGED)
+def judged(studies, model, name=JUDGED):
+    return two_models.table(studies, model, name)
 
 
 def published(studies, with_trials):
@@ -148,7 +148,6 @@ def draw(studies):
 
 
 def main():
-    studies = Path(__file__).resolve().parents[1]
     match sys.argv[1:]:
         case ["--captured"]:
             told = [*options((BASE,), "none"), "--keep-traces"]
@@ -156,10 +155,13 @@ def main():
             told = options((BASE, STREAM, *finalists(Path(folder))), "repeat")
         case ["--judged"]:
             told = options((*set_aside.PUBLISHED, *TRIED, *OURS, two_models.HINDSIGHT[1]), "repeat:gradient")
+        case ["--long"]:
+            told = options((BASE, STREAM, ROBUST), "none", 2304)
         case _:
-            output.write_page(__doc__, JUDGED, {TRIALS: TRIALS_HEADER, FINALISTS: two_models.HEADER, JUDGED: two_models.HEADER},
-                              {TRIALS: trials, FINALISTS: rows_of_finalists,
-                               JUDGED: lambda folder: two_models.rows(folder / "judged")}, draw)
+            output.write_page(__doc__, JUDGED, {TRIALS: TRIALS_HEADER, **dict.fromkeys((FINALISTS, JUDGED, LONG), two_models.HEADER)},
+                              {TRIALS: rows_of_trials, **{
+                                  name: lambda folder, part=part: two_models.rows(folder / part) for name, part in
+                                  ((FINALISTS, "finalists"), (JUDGED, "judged"), (LONG, "long"))}}, draw)
             return
     print("\n".join(told))
 
