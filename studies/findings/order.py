@@ -241,10 +241,10 @@ def draw(studies):
     fig, axes = style.frame(
         "All presets on both models",
         f"Loss over that of {BASE} with the same number of entries. KL divergence of the next-token distribution from the full "
-        f"cache's, geometric mean over {losses.text.nunique()} documents, weights of four bits. Left of the upright "
+        f"cache's, geometric mean over {losses.text.nunique()} documents; {' and '.join(MODELS.values())}. Left of the upright "
         f"line better than {BASE} on SmolLM2, below the other on Gemma. Ours (rehearsal) are coloured; what holds more than the "
         "budget gives is left out.",
-        1, len(budgets), 3.6, (), tuple(f"loss relative to {BASE}, {MODELS[one]}" for one in reversed(MODELS)), sharey=True)
+        1, len(budgets), 3.6, (), tuple(f"loss relative to {BASE}, {MODELS[one].partition(' (')[0]}" for one in reversed(MODELS)), sharey=True)
     for ax, budget in zip(axes.flat, budgets):
         ax.axvline(1, color=style.REFERENCE, linewidth=0.8)
         ax.axhline(1, color=style.REFERENCE, linewidth=0.8)

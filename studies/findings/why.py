@@ -109,7 +109,7 @@ def draw(studies):
     fig, axes = style.frame(
         "Is it the model, the layers or the text?",
         f"Loss over that of {BASE} with the same number of entries (1). KL divergence of the next-token distribution from the "
-        f"full cache's, geometric mean over {read(studies).text.nunique()} documents, weights of four bits.",
+        f"full cache's, geometric mean over {read(studies).text.nunique()} documents; {' and '.join(MODELS.values())}.",
         1, 2, 3.6, [style.key(one, look) for one, look in looks.items()], (f"loss relative to {BASE}", ""), sharey=True)
     for ax, budget in zip(axes.flat, BUDGETS):
         ax.axvline(1, color=style.REFERENCE, linewidth=0.8)
