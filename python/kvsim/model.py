@@ -95,8 +95,11 @@ def capture(model: Any, tokenizer: Any = None,
         checks: positions whose attention outputs are stored for :func:`kvsim.verify`.
         probes: further queries over the prompt's cache: "repeat[:CHUNK]" (the prompt read again),
             "repeat-text[:CHUNK]", "draft:K" (the model's own answer), "file:QUESTIONS".
-        temperature, top_p, repetition_penalty, seed, ignore_end: of what the model writes, as the options of
-            `kvsim capture`.
+        temperature: 0 is greedy.
+        top_p: nucleus of sampling.
+        repetition_penalty: 1 is none.
+        seed: of sampling.
+        ignore_end: write all `steps` even if the model would stop.
 
     Raises:
         Error: with one line, for instance for a layer that the trace format cannot describe.

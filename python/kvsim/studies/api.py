@@ -76,8 +76,22 @@ def study(model: Any, texts: str | PathLike | Iterable[str | PathLike] | None = 
         texts: files, folders, kinds of `kvsim make-traces --list`, or "builtin"; None: tasks only.
         out: folder of the study; one that is there goes on.
         policies: records; those that matter without.
-        tasks: tasks to answer freely, such as "needle" or "builtin", or files of questions.
-        others: as the options of `kvsim study` (docs/study.md 1 and 5); several in a list, none as None.
+        budgets: as for `replay`; 0.1, 0.2, 0.35 and 0.5 without.
+        seeds: of kinds of text.
+        prompt_tokens: longest prompt.
+        steps: later tokens, at most.
+        tasks: tasks to answer freely, such as "needle" or "builtin", or files of questions (docs/study.md 5).
+        instances: of each task and question, those that the full cache answers right.
+        question: of files: "known" when the cache is compressed, "unknown", or both; None: unknown.
+        scorer: of files, for the tasks of no known benchmark: a name, or FILE.py:FUNCTION; with TASK=
+            before it for that task alone.
+        fraction: of the rows of files, chosen with the first of `seeds`.
+        reference: policy that losses are relative to.
+        loss: the least bytes are those with a loss of so many nats at most.
+        probe: further queries as of `kvsim capture --probe`, joined by commas; None: none.
+        metrics: further measures in the results files, as for `replay`.
+        dtype: the type in which traces are stored, from which policies choose.
+        keep_traces: traces stay in the folder.
     """
     given = dict(locals())
     given |= {"texts": ["none"] if texts is None else words(texts), "out": Path(out), "seeds": list(seeds)}
