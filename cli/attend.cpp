@@ -22,11 +22,10 @@ constexpr int32_t kUnchanged = 0;
 constexpr int32_t kReady = 1;
 
 std::vector<Option> options() {
-  const std::vector<Option> measured = measure_options();
   return {{"policy", "RECORD", kRecords, true},
           {"budget"},
           {"layers"},
-          *std::ranges::find(measured, "importance", &Option::name),
+          {"importance", "l1|l2", "norm of v W in the importance (default: l1)"},
           {"later"},
           {"seed"}};
 }

@@ -24,7 +24,7 @@ REFERENCES = (BASE, "criticalkv:ada", "kvzip")   # of the search
 FINAL = 3   # candidates of least worst cell, and of least mean, that are run on other documents; the first of each twice
 READ_TWICE = ",join=power-mean"
 ENOUGH = 0.7   # of the best published policy's loss, in the mean
-#: What rivals became with as many trials as `rehearsal:stream` had (rivals.md): those that lose least in some cell there.
+#: What rivals became with as many trials as `rehearsal:stream` had (studies/rivals.md): those that lose least in some cell there.
 TRIED = ("h2o,weight=projected-l2,recent=0.2", "criticalkv:ada,window=64,kernel=3",
          "kvzip,aggregate=mean,recent=0.2,sinks=0", "kvgrad,aggregate=mean,recent=0.2,sinks=0")
 ROBUST = "rehearsal:all"   # the preset that the choice became, its numbers rounded

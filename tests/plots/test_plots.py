@@ -389,7 +389,7 @@ class RefusalTest(PlotTest):
 
     def test_a_folder_in_the_place_of_a_figure_is_never_replaced(self):
         (self.out / "budget.png").mkdir(parents=True)
-        self.refused(2, "not a regular file", self.file(spans=THREE), "-o", self.out,
+        self.refused(2, "a folder stands where a file is to be written", self.file(spans=THREE), "-o", self.out,
                      "--overwrite")
 
     def test_an_output_folder_that_cannot_be_made(self):

@@ -373,8 +373,8 @@ struct Each : Aggregate {
 struct Folding : Aggregate {
   using Start = std::unique_ptr<Aggregation> (*)(const Settings&, int64_t rows, int64_t columns);
   using Follow = std::unique_ptr<SlotStatistic> (*)(const Settings&, int64_t rows, int64_t slots);
-  Folding(KindInfo info, Start start, Follow follow = nullptr)
-      : Aggregate(std::move(info)), start_(start), follow_(follow) {}
+  Folding(KindInfo info, Start begin, Follow slots = nullptr)
+      : Aggregate(std::move(info)), start_(begin), follow_(slots) {}
   bool follows_slots() const override { return follow_ != nullptr; }
   std::unique_ptr<Aggregation> start(const Settings& settings, int64_t rows,
                                      int64_t columns) const override {
