@@ -1,10 +1,5 @@
 """Mistakes as exceptions: one line each, as the command line says it."""
 
-import functools
-from collections.abc import Callable
-from os import PathLike
-from typing import Any
-
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
@@ -37,39 +32,6 @@ class VerificationError(Error):
     """The outputs recomputed from a trace differ from the model's own."""
 
     exit_code = 4
-
-
-#: Errors of h5py, numpy and json on a damaged or odd file.
-_ODD = (ArithmeticError, AttributeError, LookupError, MemoryError, OSError, RuntimeError, TypeError,
-        ValueError)
-
-
-def unreadable(path: str | PathLike, kind: str, error: Exception) -> DataError:
-    """Error of a file that cannot be read as a `kind`: in the program's words, or else in those of `error`."""
-    from .program import run
-
-    try:
-        run(["inspect", path, "-q"], progress=False)
-    except Error as said:
-        if isinstance(said, DataError):
-            return said
-    reason = " ".join(str(error).strip("\"'").split()) or type(error).__name__
-    return DataError(f"{path}: not {kind}: {reason}")
-
-
-def reads_file(kind: str) -> Callable:
-    """For a method that reads `self.path`: whatever a damaged or odd file raises there is one line."""
-    def wrapped(method: Callable) -> Callable:
-        @functools.wraps(method)
-        def reading(self, *args: Any, **named: Any) -> Any:
-            try:
-                return method(self, *args, **named)
-            except Error:
-                raise
-            except _ODD as error:
-                raise unreadable(self.path, kind, error) from None
-        return reading
-    return wrapped
 
 
 def line_of(error: Exception) -> str:

@@ -1,12 +1,46 @@
 """HDF5 files as others left them: they are opened, and links that lead out of them refused."""
 
+import functools
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
 
-from .errors import DataError, unreadable
+from .errors import DataError, Error
+from .program import run
+
+#: Errors of h5py, numpy and json on a damaged or odd file.
+_ODD = (ArithmeticError, AttributeError, LookupError, MemoryError, OSError, RuntimeError, TypeError,
+        ValueError)
+
+
+def unreadable(path: str | os.PathLike, kind: str, error: Exception) -> DataError:
+    """Error of a file that cannot be read as a `kind`: in the program's words, or else in those of `error`."""
+    try:
+        run(["inspect", path, "-q"], progress=False)
+    except Error as said:
+        if isinstance(said, DataError):
+            return said
+    reason = " ".join(str(error).strip("\"'").split()) or type(error).__name__
+    return DataError(f"{path}: not {kind}: {reason}")
+
+
+def reads_file(kind: str) -> Callable:
+    """For a method that reads `self.path`: whatever a damaged or odd file raises there is one line."""
+    def wrapped(method: Callable) -> Callable:
+        @functools.wraps(method)
+        def reading(self, *args: Any, **named: Any) -> Any:
+            try:
+                return method(self, *args, **named)
+            except Error:
+                raise
+            except _ODD as error:
+                raise unreadable(self.path, kind, error) from None
+        return reading
+    return wrapped
 
 
 def open_hdf5(path: str | os.PathLike) -> h5py.File:

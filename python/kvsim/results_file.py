@@ -12,7 +12,8 @@ import h5py
 import numpy as np
 import xarray
 
-from .errors import DataError, UsageError, unreadable
+from .errors import DataError, UsageError
+from .hdf5_file import unreadable
 from .plots import load
 from .program import call
 from .whole import write_bytes

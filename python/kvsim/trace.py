@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .errors import DataError, reads_file
-from .hdf5_file import open_hdf5, refuse_links, scalar
+from .errors import DataError
+from .hdf5_file import open_hdf5, reads_file, refuse_links, scalar
 from .kvtrace.writer import PathNorm
 
 SIZES = ("prompt_len", "total_len", "num_layers", "num_query_heads", "num_kv_heads", "head_dim",

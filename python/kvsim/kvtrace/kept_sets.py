@@ -15,7 +15,8 @@ import numpy as np
 import xarray
 
 from ..budgets import find_budget
-from ..errors import DataError, UsageError, reads_file
+from ..errors import DataError, UsageError
+from ..hdf5_file import reads_file
 from ..plots import load
 
 # Kinds that a record must have of these stages; anything else is not a set of untouched entries.

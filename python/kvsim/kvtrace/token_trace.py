@@ -5,7 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ..errors import DataError, UsageError, reads_file
+from ..errors import DataError, UsageError
+from ..hdf5_file import reads_file
 from ..trace import Trace
 from .built_in import BUILT_IN
 from .writer import as_array

@@ -9,8 +9,8 @@ import numpy as np
 import xarray
 
 from ..budgets import find_budget, parse_budget
-from ..errors import DataError, line_of, unreadable
-from ..hdf5_file import check_regular, open_hdf5, refuse_links
+from ..errors import DataError, line_of
+from ..hdf5_file import check_regular, open_hdf5, refuse_links, unreadable
 from ..plain import printable, read_text
 
 VERSION = 1   # of results files, the latest that is read
