@@ -34,6 +34,7 @@ from kvsim.studies import api, page, plan, run, table
 from kvsim.studies import tasks as runs
 from kvsim.studies.folder import TABLES, Folder
 from kvsim.tasks import Instance, Task, alike, holds, names_all, names_first
+from kvsim.tasks.scorers import rouge_l
 
 TALE = "The keeper carried the oil up the steps and trimmed the wick, and {} boats came home."
 SHORT = Task("short", "for tests", lambda rng, number: Instance(
@@ -69,8 +70,8 @@ class Kinds(unittest.TestCase):
                        expected, f"{expected} and never tell this to anybody at all"):
             common = longest_common(answer.split(), expected.split())
             f = 2 * common / (len(answer.split()) + len(expected.split()))
-            for share in (0.3, 0.5, 0.9):
-                self.assertEqual(alike(share)(answer, expected), f >= share, answer)
+            self.assertAlmostEqual(rouge_l(answer, expected), f)
+            self.assertEqual(alike(answer, expected), f >= 0.5, answer)
 
     def test_every_task_is_the_same_for_the_same_seed_and_says_what_it_expects(self):
         for task in tasks.TASKS.values():
