@@ -338,22 +338,24 @@ LENGTHS_ALIKE = 0.05   # share by which lengths of traces that are pooled may di
 def check_poolable(several):
     """Missing where means over these files would mix what differs: other layers, or prompts or later
     steps whose lengths are further apart than a twentieth."""
-    def lengths(one):
-        return {"prompt tokens": int(one.data.attrs.get("prompt_len", 0)), "later steps": one.steps.size}
+    def shape(one):
+        of_model = one.data.attrs.get("num_layers")
+        layers = f"{len(one.layers)}" + ("" if of_model is None else f" of {int(of_model)}")
+        return (one.layers, one.run_layers), {
+            "layers": layers, "prompt tokens": int(one.data.attrs.get("prompt_len", 0)),
+            "later steps": one.steps.size}
 
     first, *others = several
     for other in others:
         if other.digest == first.digest:
             continue
-        theirs = lengths(other)
-        differ = [what for what, own in lengths(first).items()
-                  if max(own, theirs[what]) > (1 + LENGTHS_ALIKE) * min(own, theirs[what])]
-        if (first.layers, first.run_layers, first.data.attrs.get("num_layers")) != (
-                other.layers, other.run_layers, other.data.attrs.get("num_layers")):
-            differ.insert(0, "layers")
-        if differ:
-            raise Missing(f"means over files would mix what differs: {first.path} and {other.path} have other "
-                          f"{' and '.join(differ)}; --pool does so all the same")
+        (layers, own), (their_layers, theirs) = shape(first), shape(other)
+        for what, one in own.items():
+            same = (layers, one) == (their_layers, theirs[what]) if what == "layers" else \
+                max(one, theirs[what]) <= (1 + LENGTHS_ALIKE) * min(one, theirs[what])
+            if not same:
+                raise Missing(f"means over files would mix what differs: {first.path} has {one} {what}, "
+                              f"{other.path} {theirs[what]}; --pool does so all the same")
 
 
 def common_policies(several):
