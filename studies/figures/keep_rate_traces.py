@@ -11,6 +11,7 @@ import numpy as np
 
 from ...plain import counted
 from .. import load, statistics, style
+from .losses import span_names
 from .keep_rate import REFERENCE, of_layers
 
 TITLE = "keep rate per span by budget, orders of the spans down, policies across"
@@ -27,7 +28,7 @@ def pages(several, options):
 
 def orders(several):
     """{label: results files whose spans come in one order}, in the order of the files."""
-    load.spans(several)
+    span_names(several)
     found = {}
     for results in several:
         if not results.has("keep_rate", "bias_index"):
@@ -61,7 +62,7 @@ def of_files(files, policies):
 
 
 def draw(several, rows, policies, note):
-    spans = load.spans(several)
+    spans = span_names(several)
     looks = {span: style.line_style(i) for i, span in enumerate(spans)}
     keys = [style.key(span, look) for span, look in looks.items()]
     keys.append(style.key("unbiased (realised rate)", REFERENCE))

@@ -8,6 +8,7 @@ import numpy as np
 
 from ...plain import counted
 from .. import load, statistics, style
+from .losses import span_names
 from .span_order import LEAST_SPANS, correlations
 
 TITLE = "rank correlation of the order of spans by budget, mean over traces"
@@ -16,7 +17,7 @@ POOLS = True
 
 
 def pages(several, options):
-    spans = load.spans(several)
+    spans = span_names(several)
     for results in several:
         if not results.has("span_retained_importance"):
             raise load.NotMeasured(f"{results.path}: no labelled spans")

@@ -5,7 +5,7 @@ compares a policy with another: a baseline of the paper, or itself without the p
 about. Numbers of studies/claims.md, studies/losses/claims.csv and claims_bytes.csv, are made here.
 Numbers are ratios of the paper's own measure (turned so that less is better), of the stream error
 and of the model's loss: geometric means over texts with 95 % intervals. Below 1 the policy is
-better. `*` marks an interval without 1 around a mean that is an effect (statistics.SMALLEST_EFFECT),
+better. `*` marks an interval without 1 around a mean that is an effect (SMALLEST_EFFECT),
 `**` one that is left after Holm's correction for all comparisons by the same measure.
 """
 
@@ -22,6 +22,7 @@ from kvsim import ranking
 from kvsim.plots import statistics
 from kvsim.studies.table import LEAST
 from . import plan, runs
+from .effects import SMALLEST_EFFECT, effect
 
 # Measure of a paper -> its name in the table, and how it becomes a loss.
 OWN = {
@@ -170,12 +171,12 @@ def said(study):
     found = list(comparisons(study, "kl").values())
     apart = sum(not low <= 0 <= high for low, high in
                 (statistics.over_traces(logs)[1] for logs, _ in found))
-    effects = sum(bool(statistics.effect(logs)) for logs, _ in found)
-    clear = sum(bool(passed and statistics.effect(logs)) for logs, passed in found)
+    effects = sum(bool(effect(logs)) for logs, _ in found)
+    clear = sum(bool(passed and effect(logs)) for logs, passed in found)
     chance = (1 - statistics.LEVEL) * len(found)
     return (f"By the loss there are {len(found)} comparisons. If nothing made a difference, about "
             f"{chance:.0f} of their intervals would be without 1 all the same. {apart} are, "
-            f"{effects} of them around an effect of at least {statistics.SMALLEST_EFFECT:.0%}. "
+            f"{effects} of them around an effect of at least {SMALLEST_EFFECT:.0%}. "
             f"{clear} are left after Holm's correction, with which not even one is expected by chance. "
             "A single `*` is therefore a hint. A row of them in one direction over budgets and lengths "
             "says more, though budgets share their texts.").replace("%", " %")
@@ -245,7 +246,7 @@ def same_bytes(study, specification):
                 mean, (low, high) = statistics.over_traces(own)
                 yield [claim.paper, claim.policy, claim.without, LENGTHS[length][0].prompt_tokens,
                        {"bytes": "prompt"}.get(held, held), f"{share:g}",
-                       *(f"{np.exp(one):.4g}" for one in (mean, low, high)), EFFECTS[statistics.effect(own)]]
+                       *(f"{np.exp(one):.4g}" for one in (mean, low, high)), EFFECTS[effect(own)]]
 
 
 def tally(study, paper):
@@ -254,7 +255,7 @@ def tally(study, paper):
         claim.policy for claim in CLAIMS if claim.paper == paper and not claim.part)}
     for (claim, _, _), (logs, _) in comparisons(study, "kl").items():
         if claim.paper == paper and not claim.part:
-            counts[claim.policy].append(statistics.effect(logs))
+            counts[claim.policy].append(effect(logs))
     return " ".join(
         f"`{policy}` against its baselines: {len(own)} comparisons by the loss, "
         f"{own.count(-1)} less, {own.count(1)} more, {own.count(0)} level, "
@@ -271,7 +272,7 @@ def every(study):
             yield [claim.paper, claim.part or "against a baseline", claim.policy, claim.without,
                    texts[0].prompt_tokens, column or claim.own, f"{budget:g}",
                    *(f"{np.exp(one):.4g}" for one in (mean, low, high)), logs.size,
-                   EFFECTS[statistics.effect(logs)],
+                   EFFECTS[effect(logs)],
                    "yes" if clear else "no"]
 
 

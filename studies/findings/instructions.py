@@ -7,7 +7,7 @@ requests: results NAME.GROUP.nc of both for each of GROUPS, and closed loops NAM
 table has a row per order of the instructions (which is first), text, policy and budget, and there is
 one for each of LENGTHS; the tables of studies/claims.md and studies/reproduction/pitfalls.md and the figures
 instructions.png, fair_lengths.png and whitelist_lengths.png are made from them. A whitelisted sentence stands at other places in each text:
-`whitelist=a-b` in the table. Losses of spans are those of plots/losses.py, and so is what counts as
+`whitelist=a-b` in the table. Losses of spans are those of studies/figures/losses.py, and so is what counts as
 wrecked.
 """
 
@@ -18,8 +18,9 @@ from itertools import chain
 import matplotlib
 import numpy as np
 
-from kvsim.plots import load, losses, statistics, style
-from . import output, plan, runs
+from kvsim.plots import load, statistics, style
+from . import output, plan, plot, runs  # noqa: F401  (plot adds the figures of studies/figures)
+from kvsim.plots.figures import losses
 
 MEASURES = {
     "loss_directive": "what is missing of the directive's own importance, its own request",
@@ -126,7 +127,7 @@ class Table:
                         for one in ("loss_directive", "loss_defense")], axis=0)
 
     def wrecked(self, policy, base, budget):
-        """[text]: where a constraint wrecks the cache (plots/losses.py)."""
+        """[text]: where a constraint wrecks the cache (studies/figures/losses.py)."""
         error, own, chance = (self.get("stream_error", one, budget)
                               for one in (policy, base, RANDOM))
         return (error > losses.WRECK * own) & (error > chance)
@@ -250,7 +251,7 @@ def fronts(table):
                              for one in ("loss_directive", "loss_defense")] for policy in grid]
                            for budget in ALL_BUDGETS])   # [budget, λ, loss, text]
         moved = (points != points[:, :1]).any((1, 2))    # [budget, text]
-        best = np.array([[statistics.pareto(points[b, :, :, t]) for t in range(len(table.texts))]
+        best = np.array([[losses.front(points[b, :, :, t]) for t in range(len(table.texts))]
                          for b in range(len(ALL_BUDGETS))]) & moved[..., None]
         for i, policy in enumerate(grid):
             bad = np.array([table.wrecked(policy, base, budget) for budget in ALL_BUDGETS])

@@ -13,6 +13,7 @@ import numpy as np
 
 from kvsim.plots import statistics
 from . import instructions, losses, maps, output, plan, replays
+from .effects import effect
 
 HERE = Path(__file__).resolve().parents[1]
 # Rows of the maps: what looks ahead first, then by what is lost.
@@ -42,7 +43,7 @@ def relative(study):
                 if len(own) < 2:
                     continue
                 logs = study.relative(policy, budget, own)
-                told = {-1: "less", 1: "more", 0: "level", None: "undecided"}[statistics.effect(logs)]
+                told = {-1: "less", 1: "more", 0: "level", None: "undecided"}[effect(logs)]
                 rows.append([str(tokens), policy, f"{budget:g}",
                              *(f"{one:.4g}" for one in losses.geometric(logs)), told, str(len(own))])
     return rows
@@ -69,7 +70,7 @@ def fragility(studies):
                     continue
                 logs = np.log(error / of_mean)
                 rows.append([*place, STEP, CHANGED, *(f"{one:.4g}" for one in losses.geometric(logs)),
-                             "yes" if statistics.effect(logs) else ""])
+                             "yes" if effect(logs) else ""])
                 gone, lost = found.pair(step, base, budget, "outliers")
                 rows.append([*place, OUTLIERS, CHANGED, *interval(100 * (gone - lost)),
                              "yes" if replays.apart(gone, lost) else ""])

@@ -14,6 +14,7 @@ import pandas
 from kvsim.plots import statistics, style
 from kvsim.studies import table as boards
 from . import claims, output, plan, prediction, rivals, set_aside, shapes, two_models
+from .effects import effect
 
 BASE, MODELS, STREAM = two_models.BASE, two_models.MODELS, set_aside.STREAM
 
@@ -141,7 +142,7 @@ def counted(studies):
     for claim in (one for one in CLAIMS if not one.part):
         own = rows_.setdefault((claim.paper, claim.policy), {})
         for place, logs in logs_of(losses, claim.policy, claim.without).items():
-            own.setdefault(place, []).append(statistics.effect(logs))
+            own.setdefault(place, []).append(effect(logs))
     columns = EXPERIMENTS["claims"].columns
     return (header("claims", "paper", "method", "baselines"),
             [[paper, f"`{policy}`", str(len(own[columns[0]])), *(said(own[place]) for place in columns)]
@@ -161,7 +162,7 @@ def parts(studies):
     rows_ = []
     for claim in (one for one in CLAIMS if one.part):
         found = logs_of(losses, claim.policy, claim.without)
-        if any(statistics.effect(found[place]) for place in columns):
+        if any(effect(found[place]) for place in columns):
             rows_.append([claim.paper, claim.part, *(ratio(found[place]) for place in columns)])
     return header("claims", "paper", "part"), rows_
 

@@ -227,7 +227,7 @@ def draw_scatter(studies):
                     pairs[:, 0] = 1 - pairs[:, 0]
                 pairs = pairs[np.isfinite(pairs).all(axis=1)]
                 found.append(spearman(*pairs.T))
-                ax.plot(*np.exp(np.log(pairs) - np.log(pairs).mean(axis=0)).T, **style.DOTS)
+                ax.plot(*np.exp(np.log(pairs) - np.log(pairs).mean(axis=0)).T, color="0.55", linestyle="", marker=".", markersize=2.5)
             ax.set(xscale="log", yscale="log", title=f"budget {budget:g}: {np.mean(found):.2f}")
             ax.set_xlabel(label)
             style.log_ticks(ax.yaxis, 6)

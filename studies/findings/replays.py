@@ -17,6 +17,7 @@ import xarray
 
 from kvsim.plots import statistics
 from . import plan, runs
+from .effects import effect
 
 HEADER = ("text", "prompt_tokens", "seed", "group", "layers", "steps", "policy", "budget")
 MERGED = ("attention_sag", "attention_shift", "log_mass_defect", "dropped_attention")
@@ -95,13 +96,13 @@ def mean(values, digits=3, star=""):
 
 
 def ratio(logs, digits=2):
-    """Geometric mean with its interval; a star marks an effect (statistics.effect)."""
+    """Geometric mean with its interval; a star marks an effect (effects.py)."""
     if not logs.size:
         return "-"
     middle, ends = statistics.over_traces(logs)
     low, high = np.exp(ends)
     return f"{np.exp(middle):.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]" + (
-        "*" if statistics.effect(logs) else "")
+        "*" if effect(logs) else "")
 
 
 def apart(own, base):

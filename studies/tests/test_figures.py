@@ -16,7 +16,8 @@ from test_merging_plots import RECORDS, measured, undefined
 from test_plots import PlotTest
 
 HERE = Path(__file__).resolve().parents[1]
-MERGING = {"merging_budget", "merge_bound", "periodic", "memory_error", "decode_latency"}
+MERGING = {"merging_budget", "merge_bound", "periodic", "memory_error", "decode_latency",
+           "prediction_error"}
 
 
 class FiguresTest(PlotTest):
@@ -252,7 +253,7 @@ class MergingFiguresTest(PlotTest):
 
     def test_undefined_values_do_not_stop_a_figure(self):
         results = self.file(policies=tuple(RECORDS), edit=undefined)
-        for name in ("merging_budget", "periodic"):
+        for name in ("merging_budget", "periodic", "prediction_error"):
             code, _, err = self.draw(results, "-o", self.out, "--formats", "png", "--only", name)
             self.assertEqual((code, err), (0, []), name)
 

@@ -123,7 +123,6 @@ class LooksTest(PlotTest):
     def test_every_logarithmic_axis_says_so_and_budgets_are_budgets_everywhere(self):
         path, loop = self.run_of_two_traces()
         figures, logarithmic = self.drawn(path, loop), set()
-        self.assertIn("span_order", figures)
         for name, figure in figures.items():
             for ax in figure.axes:
                 for axis, shared in ((ax.xaxis, "_supxlabel"), (ax.yaxis, "_supylabel")):
@@ -155,12 +154,6 @@ class LooksTest(PlotTest):
         self.assertEqual(lost.get_yscale(), "log")
         self.refused(3, "cannot draw loss: .* no closed loop", path, "-o", self.out, "--only",
                      "loss")
-
-    def test_an_order_of_two_spans_is_left_out_and_says_why(self):
-        code, out, err = self.draw(self.file(), "-o", self.out, "--formats", "png")
-        self.assertEqual((code, len(err)), (0, 1))
-        self.assertIn("span_order left out: the order of 2 labelled spans is noise", err[0])
-        self.assertNotIn(str(self.out / "span_order.png"), out)
 
     def test_numbers_of_figures_that_are_no_tables_are_refused(self):
         self.refused(2, "--formats: found csv, but no figure drawn is a table", self.file(), "-o",

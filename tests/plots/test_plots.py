@@ -37,10 +37,9 @@ from kvsim.plots.figures import bytes as figures_bytes
 
 SMALL = {"policies": ("full", "random", "snapkv,window=16"), "budgets": (0.2, 0.5),
          "layers": (0, 5), "steps": 20}
-ALL = {"bias_index", "budget", "keep_rate", "keep_rate_layers",
-       "retained_importance", "span_scores", "stream_error", "worst_case"}
-THREE = ("defense", "middle", "directive")   # of two spans, span_order is left out and says why
-SPANS = {"bias_index", "keep_rate", "keep_rate_layers", "span_scores"}
+ALL = {"bias_index", "budget", "keep_rate", "retained_importance", "stream_error", "worst_case"}
+THREE = ("defense", "middle", "directive")
+SPANS = {"bias_index", "keep_rate"}
 
 
 class PlotTest(unittest.TestCase):
@@ -93,8 +92,7 @@ class EveryFigureTest(PlotTest):
     def test_each_is_written_in_both_formats_and_its_path_printed(self):
         code, out, err = self.said
         self.assertEqual((code, err), (0, []))
-        expected = {str(self.out / f"{name}.{kind}") for name in ALL | {"span_order"}
-                    for kind in ("pdf", "png")}
+        expected = {str(self.out / f"{name}.{kind}") for name in ALL for kind in ("pdf", "png")}
         self.assertEqual(set(out), expected)
         for path in out:
             self.assertGreater(os.path.getsize(path), 2000, path)

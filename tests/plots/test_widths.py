@@ -13,6 +13,7 @@ from kvsim.plots import style
 
 
 class WidthTest(PlotTest):
+    FIGURES = ALL
     LONG = {"policies": ("full", "layer-defensivekv:code", "snapkv,window=16,kernel=7", "h2o"),
             "budgets": (0.1, 0.2, 0.5), "layers": range(6), "spans": THREE}
 
@@ -21,7 +22,7 @@ class WidthTest(PlotTest):
             code, out, err = self.draw(self.file(spans=THREE), "-o", self.out / width, "--width", width,
                                        "--formats", "pdf")
             self.assertEqual((code, err), (0, []))
-            self.assertEqual({Path(one).stem for one in out}, ALL | {"span_order"})
+            self.assertEqual({Path(one).stem for one in out}, self.FIGURES)
             for path in map(Path, out):
                 text = pdf_objects(path)
                 box = re.search(rb"/MediaBox \[ ?0 0 ([0-9.]+) ", text)

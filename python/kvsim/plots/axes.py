@@ -43,12 +43,6 @@ def slanted_ticks(ax, places, texts, slanted, **look):
                   rotation_mode="anchor", **look)
 
 
-def layer_ticks(axis, results):
-    """Numbers of layers on an axis that counts them."""
-    every = max(1, len(results.layers) // 8)
-    axis.set_ticks(range(0, len(results.layers), every), results.layers[::every])
-
-
 def layer_axis(ax, results):
     """Whole numbers as ticks, also where the file has few layers."""
     ax.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(8, integer=True))

@@ -69,8 +69,8 @@ def figure_titles():
     from . import figures
     files = {module.name: Path(module.module_finder.path) / f"{module.name}.py"
              for module in pkgutil.iter_modules(figures.__path__)}
-    return {name: re.search(r'^TITLE = "(.*)"$', file.read_text(encoding="utf-8"), re.MULTILINE)[1]
-            for name, file in files.items()}
+    return {name: title[1] for name, file in files.items()
+            if (title := re.search(r'^TITLE = "(.*)"$', file.read_text(encoding="utf-8"), re.MULTILINE))}
 
 
 def load_figures(titles):

@@ -324,14 +324,6 @@ def stacked(arrays, dim):
     return xarray.concat(arrays, dim, coords="minimal", compat="override", join="exact")
 
 
-def spans(several):
-    """Names of the labelled spans of all files, in the order in which they come."""
-    for results in several:
-        if not results.spans:
-            raise NotMeasured(f"{results.path}: no labelled spans")
-    return list(dict.fromkeys(span for results in several for span in results.spans))
-
-
 LENGTHS_ALIKE = 0.05   # share by which lengths of traces that are pooled may differ
 
 

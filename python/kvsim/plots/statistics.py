@@ -1,4 +1,4 @@
-"""Statistics over results (docs/results.md has the variables): intervals, ranks, Pareto fronts.
+"""Statistics over results (docs/results.md has the variables): intervals and ranks.
 
 Over traces, of which there are few, intervals are Student's: resampling 4, 6 or 8 traces covers
 80 to 88 % where 95 are meant. They lie on scales that keep them where the numbers can be
@@ -8,8 +8,6 @@ Over traces, of which there are few, intervals are Student's: resampling 4, 6 or
 import numpy as np
 
 LEVEL = 0.95     # of every interval
-# No effect is smaller than this, whatever its interval: a ratio within 1/1.05 to 1.05.
-SMALLEST_EFFECT = 0.05
 LEAST = 1e-12    # of a logarithm: nothing is lost
 
 
@@ -81,18 +79,6 @@ def holm(chances, level=1 - LEVEL):
     return found
 
 
-def effect(logs):
-    """Verdict of a ratio's logarithms, one per trace: -1 less than 1, 1 more, 0 level, None
-    undecided. More or less needs an interval without 1 and a mean beyond SMALLEST_EFFECT; level an
-    interval within it.
-    """
-    mean, (low, high) = over_traces(logs)
-    least = np.log1p(SMALLEST_EFFECT)
-    if abs(mean) >= least and (low > 0 or high < 0):
-        return int(np.sign(mean))
-    return 0 if -least <= low and high <= least else None
-
-
 def spearman(x, y):
     """Spearman's rank correlation of the pairs that are defined; NaN for fewer than two of them, or
     where all of one side are equal.
@@ -104,11 +90,3 @@ def spearman(x, y):
     from scipy import stats   # takes longer to load than most figures to draw
 
     return float(stats.spearmanr(x, y).statistic)
-
-
-def pareto(points):
-    """Which rows of (loss, loss) have no other row that is nowhere worse and somewhere better."""
-    points = np.asarray(points, np.float64)
-    below = (points[None] <= points[:, None]).all(axis=2)
-    better = (points[None] < points[:, None]).any(axis=2)
-    return ~(below & better).any(axis=1) & ~np.isnan(points).any(axis=1)

@@ -23,14 +23,13 @@ from matplotlib.lines import Line2D  # noqa: E402
 from ..plain import counted, csv_text  # noqa: E402
 from ..whole import whole_file  # noqa: E402
 from . import load, looks  # noqa: E402
-from .axes import (BUDGET, budget_axis, budget_label, error_axis, layer_axis, layer_ticks,  # noqa: E402, F401
-                   legible, log_ticks, say_log, slanted_ticks)
+from .axes import (BUDGET, budget_axis, budget_label, error_axis, layer_axis, legible,  # noqa: E402, F401
+                   log_ticks, say_log, slanted_ticks)
 from .widths import NARROW, NARROW_HEIGHT, WIDTHS, break_lines, characters, fit_titles, width, wrapped_lines  # noqa: E402
 
 PAD = 0.04           # inches around everything that the layout places
 MOST_LINES = 10      # more lines than this in one panel cannot be told apart
 REFERENCE = "0.45"   # grey of reference lines
-DOTS = {"color": "0.55", "linestyle": "", "marker": ".", "markersize": 2.5}   # one of many
 DOTTED = {"color": "black", "linewidth": 0.7, "linestyle": ":"}   # of what a line is compared with
 
 # Of what is not a policy: spans, estimators, settings. Policies have theirs in looks.py.
@@ -348,16 +347,6 @@ def policy_keys(results, policies, values=None):
             for policy in own]
     left = len(policies) - len(own)
     return keys + ([key(counted(left, "other"), OTHERS)] if left else [])
-
-
-def dots_by_layer(ax, results, values, look):
-    """`values` [layer, head]: a dot for every head, a line of `look` for their mean."""
-    ax.plot(values.layer, values, **DOTS)
-    ax.plot(values.layer, values.mean(values.dims[1]), **look)
-    ax.axhline(0, **DOTTED)
-    layer_axis(ax, results)
-    if values.isnull().all():
-        note_undefined(ax)
 
 
 def band(ax, x, interval, look, drawn=True):

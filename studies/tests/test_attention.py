@@ -1,16 +1,16 @@
-"""Tests of the figures of risk, dynamics and key norms; see test_plots.py."""
+"""Tests of the figures of risk, dynamics and key norms; see tests/plots/test_plots.py."""
 
 import csv
 import unittest
 from pathlib import Path
 
+import fake_results
+import findings.plot  # noqa: F401  (adds the figures of studies/figures)
 import matplotlib.colors
 import numpy as np
-
-import fake_results
-from test_plots import PlotTest  # says so, and stops, where modules are missing
 from kvsim.plots import load
 from kvsim.plots.figures import attention_cdf
+from test_plots import PlotTest
 
 
 class AttentionTest(PlotTest):

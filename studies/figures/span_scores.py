@@ -2,7 +2,8 @@
 entries, by budget (Pitfalls, Figures 2 and 3).
 """
 
-from .. import load, losses
+from .. import load
+from . import losses
 from .keep_rate import span_lines
 
 TITLE = "class score per span by budget"

@@ -7,7 +7,8 @@ import numpy as np
 import xarray
 
 from ...plain import counted
-from .. import load, losses, statistics, style
+from .. import load, statistics, style
+from . import losses
 
 TITLE = "rank correlation of the order of spans by budget"
 NEEDS = ("span", losses.SCORE)

@@ -3,6 +3,7 @@ steps (KeepKV, Figure 2c, with the comparison that the figure lacks).
 """
 
 from .. import style
+from .by_layer import DOTS, dots_by_layer
 
 TITLE = "locality of attention in time by layer, against random orders of the steps"
 NEEDS = ("locality", "locality_within", "locality_permuted")
@@ -11,7 +12,7 @@ LACKING = "no locality; kvsim replay --metric locality measures it"
 
 def draw(results, options):
     looks = dict(zip(("steps as they are", "random orders of the steps", "locality, mean over heads"),
-                     map(style.line_style, range(3)))) | {"one head": style.DOTS}
+                     map(style.line_style, range(3)))) | {"one head": DOTS}
     local, *variances = (results.variable(name, "layer", "head") for name in NEEDS)
     fig, axes = style.frame(
         "Locality of attention in time", f"{results.subtitle}\nvariance of an entry's attention "
@@ -23,7 +24,7 @@ def draw(results, options):
         axes[0, 0].plot(values.layer, values.mean("head"), **look)
     axes[0, 0].set(title="variance within windows / total variance, mean over heads", ylabel="fraction",
                    ylim=(0, 1.02))
-    style.dots_by_layer(axes[0, 1], results, local, mean)
+    dots_by_layer(axes[0, 1], results, local, mean)
     axes[0, 1].set(title="locality: 0 is white noise, 1 slow change")
     axes[0, 1].set_ylim(top=1.02)
     style.layer_axis(axes[0, 0], results)

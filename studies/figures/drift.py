@@ -11,6 +11,7 @@ import matplotlib
 import numpy as np
 
 from .. import style
+from .by_layer import DOTS, dots_by_layer
 
 TITLE = "output change over queries and positions, and the drift of the best entries"
 NEEDS = ("drift", "drift_position", "output_change_map")
@@ -71,11 +72,11 @@ def by_layer(results, budget):
         f"Drift of the best entries at budget {results.budget_text(budget)}",
         f"{results.subtitle}\nmean position of the best entries, rear half of the window minus "
         "front half; the adaptive window widens and shifts only beyond ± 2000 tokens",
-        1, len(names), 2.1, [style.key("one head", style.DOTS),
+        1, len(names), 2.1, [style.key("one head", DOTS),
                              style.key("mean over heads", style.line_style(0))],
         ("layer of the model", ""), sharey=True)
     for ax, name in zip(axes[0], names):
-        style.dots_by_layer(ax, results, drift.sel(indicator=name), style.line_style(0))
+        dots_by_layer(ax, results, drift.sel(indicator=name), style.line_style(0))
         ax.set_title(f"{name}: widths {span(width.sel(indicator=name))}, "
                      f"shifts {span(shift.sel(indicator=name))}")
     axes[0, 0].set_ylabel("drift (tokens)")

@@ -7,6 +7,7 @@ that white is unbiased whatever the layer's budget; dots mark spans that are kep
 import numpy as np
 
 from .. import load, style
+from .by_layer import layer_ticks
 
 TITLE = "bias index per layer and span at one budget, one panel per policy"
 NEEDS = ("span", "bias_index")
@@ -32,7 +33,7 @@ def draw(results, options):
         y, x = np.nonzero(np.asarray(values) < -0.01)
         ax.plot(x, y, ".", color="black", markersize=1.5, linestyle="none")
         ax.set_yticks(range(len(spans)), spans)
-        style.layer_ticks(ax.xaxis, results)
+        layer_ticks(ax.xaxis, results)
         ax.set_title(title, fontsize=6)
         ax.grid(False)
     style.hide_unused(axes, len(policies))

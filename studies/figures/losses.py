@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 import xarray
 
-from ..plain import counted
-from . import load, statistics, style
+from ...plain import counted
+from .. import load, statistics, style
 
 SCORE = "span_retained_importance"
 CONSTRAINTS = ("constrain", "whitelist")   # keys that make a record a variant of another
@@ -94,7 +94,7 @@ def of(several):
                                f"request; here are {len(several)}")
     for results in several:
         results.need(SCORE, kind=load.NotMeasured)
-    spans = load.spans(several)
+    spans = span_names(several)
     if len(spans) < 2:
         raise load.NotMeasured(f"{several[0].path}: fewer than two labelled spans")
     for other in several[1:]:
@@ -188,3 +188,19 @@ def variants(results, lost):
 def change(record, base):
     """Cells that a variant adds to its base, as typed."""
     return record.removeprefix(base).lstrip(",") or record
+
+
+def span_names(several):
+    """Names of the labelled spans of all files, in the order in which they come."""
+    for results in several:
+        if not results.spans:
+            raise load.NotMeasured(f"{results.path}: no labelled spans")
+    return list(dict.fromkeys(span for results in several for span in results.spans))
+
+
+def front(points):
+    """Which rows of (loss, loss) have no other row that is nowhere worse and somewhere better."""
+    points = np.asarray(points, np.float64)
+    below = (points[None] <= points[:, None]).all(axis=2)
+    better = (points[None] < points[:, None]).any(axis=2)
+    return ~(below & better).any(axis=1) & ~np.isnan(points).any(axis=1)

@@ -1,7 +1,7 @@
 """How often each λ of `constrain=debias` is Pareto-optimal over budgets, and the points themselves
 (Pitfalls, Appendix H, Tables 3 and 4, Figures 15 to 18).
 
-Losses are those of plots/losses.py, from one results file or two per text. At a budget λ is optimal
+Losses are those of losses.py, from one results file or two per text. At a budget λ is optimal
 if no other λ has both losses at most as large and one smaller. Budgets at which all λ have the same
 point (the full cache, for one) say nothing and are left out; hatched bars count them, too. Each
 text has fronts of its own; the points drawn are means over the texts. Shares have plain means,
@@ -16,7 +16,8 @@ import functools
 import numpy as np
 import xarray
 
-from .. import load, losses, statistics, style
+from .. import load, statistics, style
+from . import losses
 
 TITLE = "how often each lambda of debiased eviction is Pareto-optimal, and its points"
 READS = "several"
@@ -50,7 +51,7 @@ def points_of(lost, grid):
 
 def optimal(points):
     """(which λ are Pareto-optimal, whether all λ have one point) of [λ, loss, ...]."""
-    front = xarray.apply_ufunc(statistics.pareto, points, input_core_dims=[["lambda", "loss"]],
+    front = xarray.apply_ufunc(losses.front, points, input_core_dims=[["lambda", "loss"]],
                                output_core_dims=[["lambda"]], vectorize=True)
     return front, (points == points.isel({"lambda": 0})).all(["lambda", "loss"])
 

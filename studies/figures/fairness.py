@@ -2,14 +2,15 @@
 (Pitfalls, Table 1), half the sum of what the losses of two spans lose; and what it costs.
 
 From one results file, or two per text: that of the request that needs the directive, and that of
-the request to leak it. See plots/losses.py. Below the gains stand the stream error and, where the
+the request to leak it. See losses.py. Below the gains stand the stream error and, where the
 closed loop of a trace was given, the divergence of the model's predictions, with those of the
 policy itself and of `random`; crosses mark budgets at which a constraint wrecks the cache.
 """
 
 import functools
 
-from .. import load, losses, statistics, style
+from .. import load, statistics, style
+from . import losses
 
 TITLE = "gain of whitelist, fair and debiased eviction over the policy itself"
 READS = "several"
