@@ -18,16 +18,20 @@ from .results_file import Datasets, as_file, open_results
 USUAL = ("kl_divergence", "stream_error")
 WORDS = {"kl_divergence": "loss", "stream_error": "stream error"}
 LEVEL = 0.05
+#: Of a difference, and of that at equal bytes.
+ENDS = ("value", "low", "high", "equal_bytes", "equal_bytes_low", "equal_bytes_high")
 #: One trace's files: results of a replay, losses of its closed loop, or both.
 Text = list[xarray.Dataset]
 
 
 def texts_of(files: Iterable[xarray.Dataset]) -> list[Text]:
-    """The files by trace."""
+    """The files by trace, with budgets by their one text: 0.2 for 20%."""
     found: dict[tuple, Text] = {}
     for one in files:
         key = (str(one.attrs.get("trace_digest", id(one))), str(one.attrs.get("later", "")))
-        found.setdefault(key, []).append(one)
+        found.setdefault(key, []).append(one.assign_coords(
+            policy=list(map(str, one.policy.values)),
+            budget=list(map(budget_text, one.budget_label.values))).drop_duplicates(["policy", "budget"]))
     return list(found.values())
 
 
@@ -36,19 +40,9 @@ def with_variable(text: Text, name: str) -> xarray.Dataset | None:
     return next((one for one in text if name in one.variables), None)
 
 
-def labels(dataset: xarray.Dataset) -> list[str]:
-    """Budgets, each by its one text: 0.2 for 20%."""
-    return [budget_text(one) for one in np.atleast_1d(dataset["budget_label"].values)]
-
-
-def policies_of(dataset: xarray.Dataset) -> list[str]:
-    return list(map(str, dataset.policy.values))
-
-
 def series_of(dataset: xarray.Dataset, measure: str, policy: str, budget: str) -> np.ndarray:
     """[step], or one number for what has no steps: mean over layers and whatever else there is."""
-    array = dataset[measure].isel(policy=policies_of(dataset).index(policy),
-                                  budget=labels(dataset).index(budget)).astype(float)
+    array = dataset[measure].sel(policy=policy, budget=budget).astype(float)
     if measure == "kl_divergence" and "answer_begin" in dataset.attrs:
         array = array.isel(step=dataset.step.values >= int(dataset.attrs["answer_begin"]) - 1)
     array = array.mean([one for one in array.dims if one != "step"])
@@ -85,7 +79,7 @@ def measured(texts: list[Text], asked: list[str],
             if len(texts) == 1 and "step" not in data[measure].dims:
                 raise DataError(f"{name}: {measure} has no steps; with one trace only measures per "
                                 "step can be compared, such as " + ", ".join(USUAL))
-            known = policies_of(data)
+            known = data.policy.values.tolist()
             for one in policies:
                 if one not in known:
                     raise DataError(f"{name}: no policy {one}"
@@ -110,17 +104,11 @@ def held_apart(texts: list[Text], files: list[xarray.Dataset], policies: tuple[s
             data = with_variable(text, name)
         if data is None:
             return np.nan
-        known, own = policies_of(data), labels(data)
+        a, b = data.get_index("policy").get_indexer(policies)
+        own, other = data.get_index("budget").get_indexer([of_a or budget, budget])
         held = ranking.cells(data, name, np.nan)
-        ratios.append(held[known.index(policies[0]), own.index(of_a or budget)] /
-                      held[known.index(policies[1]), own.index(budget)])
+        ratios.append(held[a, own] / held[b, other])
     return float(np.exp(np.mean(np.log(ratios))))
-
-
-def bounds(difference: dict, root: bool) -> tuple:
-    """A difference with NaN for what it has not, and its value, low and high."""
-    found = {key: np.nan if one is None else one for key, one in difference.items()}
-    return found, *(np.sqrt(found[one]) if root else found[one] for one in ("value", "low", "high"))
 
 
 def mixed(texts: list[Text]) -> list[str]:
@@ -201,7 +189,7 @@ def compare(a: str, b: str, results: Datasets, *, metrics: str | Iterable[str] |
     policies, over_traces = (str(a), str(b)), len(texts) > 1
     table, contests = [], []
     for measure, files in measured(texts, several(metrics), policies).items():
-        common = [one for one in labels(files[0]) if all(one in labels(other) for other in files)]
+        common = [one for one in files[0].budget.values.tolist() if all(one in other.budget for other in files)]
         for one in wanted:
             if one not in common:
                 raise DataError(f"{texts[0][0].attrs.get('trace', '')}: no budget {one} in all files; found "
@@ -234,13 +222,12 @@ def compare(a: str, b: str, results: Datasets, *, metrics: str | Iterable[str] |
                           "held": held, "over": "traces" if over_traces else "steps"})
     for row, answer in zip(table, ranking.rank(contests)):
         root = row["by"] == "ratio" and not over_traces and row["measure"] in SQUARED
-        found, *ends = bounds(answer["rows"][0]["difference"], root)
-        _, *equal = bounds(answer["rows"][0]["equal_bytes"]["difference"], root)
-        row |= {"chance": found["chance"], **dict(zip(("value", "low", "high"), ends)),
-                **dict(zip(("equal_bytes", "equal_bytes_low", "equal_bytes_high"), equal))}
+        own = answer["rows"][0]
+        found = pandas.DataFrame([own["difference"], own["equal_bytes"]["difference"]], dtype=float)   # NaN for None
+        ends = found[["value", "low", "high"]].to_numpy().ravel()
+        row |= {"chance": found.chance[0], **dict(zip(ENDS, np.sqrt(ends) if root else ends))}
     frame = pandas.DataFrame(table)[[
-        "measure", "budget", "a", "b", "by", "value", "low", "high", "chance", "over", "count", "held",
-        "equal_bytes", "equal_bytes_low", "equal_bytes_high"]]
+        "measure", "budget", "a", "b", "by", *ENDS[:3], "chance", "over", "count", "held", *ENDS[3:]]]
     known = frame.chance.notna()
     frame["differs"] = False
     frame.loc[known, "differs"] = statistics.holm(frame.chance[known], LEVEL)

@@ -10,7 +10,7 @@ import numpy as np
 import pandas
 import xarray
 
-from kvsim.plots import lines, statistics, style
+from kvsim.plots import statistics, style
 from kvsim.studies.choice import PRESETS
 from kvsim.studies.folder import Folder
 from kvsim.studies.table import LEAST
@@ -187,7 +187,7 @@ def draw(studies):
         found = {budget: {way: estimate(own) for way, own in regrets(losses, opened, model, budget).items()}
                  for budget in BUDGETS}
         ax.axhline(1, color=style.REFERENCE, linewidth=0.8)
-        lines.over_budgets(ax, [float(one) for one in BUDGETS], DRAWN, DRAWN[:1],
+        style.over_budgets(ax, [float(one) for one in BUDGETS], DRAWN, DRAWN[:1],
                            lambda way, budget, found=found: found[f"{budget:g}"][way])
         style.log_ticks(ax.yaxis, every=(1, 1.5, 2, 3, 5))
         ax.set_title(name)

@@ -10,7 +10,7 @@ import csv
 
 import numpy as np
 
-from kvsim.plots import lines, statistics, style
+from kvsim.plots import statistics, style
 from . import output, plan
 
 BUDGETS = plan.FEW_BUDGETS
@@ -126,7 +126,7 @@ def draw(found):
         f"better. Geometric mean over {len(found.texts)} texts that no search saw; bands: 95 % intervals of "
         f"{' and '.join(BANDS)}. {plan.MODEL}.\n{FLOOR} knows the future: no competitor.", 1, 1, 3.2, (),
         ("budget (fraction of the prompt kept)", "loss relative to the best published"))
-    lines.over_budgets(axes.flat[0], BUDGETS, DRAWN, BANDS, found.ratio)
+    style.over_budgets(axes.flat[0], BUDGETS, DRAWN, BANDS, found.ratio)
     return fig
 
 

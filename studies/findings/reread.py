@@ -7,7 +7,7 @@ import functools
 
 import numpy as np
 
-from kvsim.plots import lines, statistics, style
+from kvsim.plots import statistics, style
 from . import losses, output, plan, runs
 
 BUDGETS = plan.FEW_BUDGETS
@@ -117,7 +117,7 @@ def draw(study):
         f"Geometric mean over {len({text.document for text in texts})} documents set aside ({len(texts)} texts); bands: "
         f"95 % intervals of {' and '.join(BANDS)}. {plan.MODEL}.\n{HINDSIGHT[0]} knows the future: no competitor.", 1, 1, 3.2, (),
         ("budget (fraction of the prompt kept)", f"loss relative to {plan.RIVAL}"))
-    lines.over_budgets(axes.flat[0], BUDGETS, DRAWN, BANDS, functools.partial(relative, study))
+    style.over_budgets(axes.flat[0], BUDGETS, DRAWN, BANDS, functools.partial(relative, study))
     return fig
 
 

@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import pandas
 
-from kvsim.plots import lines, statistics, style
+from kvsim.plots import statistics, style
 from kvsim.studies import table as boards
 from . import output, plan
 
@@ -201,7 +201,7 @@ def draw(studies, name="two_models", title="Two models, the same study", drawn=D
         (style.BUDGET, f"loss relative to {BASE}"), sharey=True)
     for ax, (model, name) in zip(axes.flat, MODELS.items()):
         ax.axhline(1, color=style.REFERENCE, linewidth=0.8)
-        lines.over_budgets(ax, [float(one) for one in BUDGETS], drawn, bands, lambda policy, budget, model=model:
+        style.over_budgets(ax, [float(one) for one in BUDGETS], drawn, bands, lambda policy, budget, model=model:
                            found.get((model, policy, f"{budget:g}")))
         ax.set_title(name)
     return fig

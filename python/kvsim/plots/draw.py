@@ -73,27 +73,14 @@ def figure_titles():
             if (title := re.search(r'^TITLE = "(.*)"$', file.read_text(encoding="utf-8"), re.MULTILINE))}
 
 
-def load_figures(titles):
-    from . import figures
-    return {name: importlib.import_module(f"{figures.__name__}.{name}") for name in titles}
-
-
-def open_inputs(options, load):
-    """Results files, with what closed loops found beside them, and the JSON of commands."""
-    opened = []
-    for path in options.results:
-        one = load.open_document(path) if path.suffix == ".json" else \
-            load.open_results(path, options.layers, options.policy)
-        if not isinstance(one, load.Document):
-            one = dataclasses.replace(one, data=load.shown(one.data))
-        opened.append(one)
-    return load.join_loops(opened)
-
-
 def plan(options, figures, load):
     """All (name, path, function that draws) of the run. Nothing is drawn before all is known to fit."""
     reads = {name: getattr(module, "READS", "results") for name, module in figures.items()}
-    inputs = open_inputs(options, load)
+    # Results files, with what closed loops found beside them, and the JSON of commands.
+    inputs = [load.open_document(path) if path.suffix == ".json" else
+              load.open_results(path, options.layers, options.policy) for path in options.results]
+    inputs = load.join_loops([one if isinstance(one, load.Document) else
+                              dataclasses.replace(one, data=load.shown(one.data)) for one in inputs])
     opened = [one for one in inputs if isinstance(one, load.Results)]
     folders = [options.out / name for name in told_apart(one.path.stem for one in inputs)] \
         if len(inputs) > 1 else [options.out]   # two files of one name get numbers
@@ -101,7 +88,10 @@ def plan(options, figures, load):
     for given, folder in zip(inputs, folders):
         kind = getattr(given, "kind", "results")
         if isinstance(given, load.Results) and options.budget is not None:
-            say_other_budget(given, options.budget)
+            nearest = given.nearest_budget(options.budget)
+            if nearest != given.ratio_of(options.budget):
+                print(printable(f"kvsim plot: {given.path}: no budget {options.budget}; figures that show one "
+                                f"take the nearest, {given.budget_text(nearest)}"), file=sys.stderr)
         planned += [(name, folder, given, kind) for name in options.only or figures
                     if reads[name] != "several" and (options.only or reads[name] == kind)]
     # A figure that compares files is drawn from a single one only when asked for by name.
@@ -127,14 +117,6 @@ def plan(options, figures, load):
     return pages
 
 
-def say_other_budget(results, wanted):
-    """A line where the file does not have the budget that was asked for."""
-    nearest = results.nearest_budget(wanted)
-    if nearest != results.ratio_of(wanted):
-        print(printable(f"kvsim plot: {results.path}: no budget {wanted}; figures that show one "
-                        f"take the nearest, {results.budget_text(nearest)}"), file=sys.stderr)
-
-
 def pages_of(name, module, given, options, load):
     """{file name: function that draws it} of one figure (figures/__init__.py)."""
     lacking = next((f"no variable {one}" for one in getattr(module, "NEEDS", ()) if not given.has(one)), "")
@@ -149,22 +131,19 @@ def pages_of(name, module, given, options, load):
     return {name: functools.partial(module.draw, given, options, *found)}
 
 
-def check_targets(targets, overwrite):
-    for target in targets:
+def run(options, titles):
+    from . import axes, load, style
+    from . import figures as folder_of
+    figures = {name: importlib.import_module(f"{folder_of.__name__}.{name}") for name in titles}
+    if options.budget is not None:
+        parse_budget(options.budget)
+    planned = plan(options, figures, load)
+    for target in [Path(f"{stem}.{ending}") for _, stem, _ in planned for ending in options.formats]:
         folder = next(one for one in target.parents if one.exists())
         if not folder.is_dir():
             raise UsageError(f"{folder}: a file stands where a folder of figures should be")
         if target.exists():
-            check_target(target, overwrite, [])
-
-
-def run(options, figures):
-    from . import axes, load, style
-    if options.budget is not None:
-        parse_budget(options.budget)
-    planned = plan(options, figures, load)
-    check_targets([Path(f"{stem}.{ending}") for _, stem, _ in planned for ending in options.formats],
-                  options.overwrite)
+            check_target(target, options.overwrite, [])
     style.use(options.width)
     written, alike = False, {}   # figures that show the same measures, of all files
     for one in planned:
@@ -187,5 +166,4 @@ def run(options, figures):
 def main(arguments=None):
     titles = figure_titles()
     options = parse(arguments, titles)
-
-    return run_tool("kvsim plot", lambda: run(options, load_figures(titles)))
+    return run_tool("kvsim plot", lambda: run(options, titles))

@@ -25,8 +25,12 @@ from ..whole import whole_file  # noqa: E402
 from . import load, looks  # noqa: E402
 from .axes import (BUDGET, budget_axis, budget_label, error_axis, layer_axis, legible,  # noqa: E402, F401
                    log_ticks, say_log, slanted_ticks)
-from .widths import NARROW, NARROW_HEIGHT, WIDTHS, break_lines, characters, fit_titles, width, wrapped_lines  # noqa: E402
 
+# Inches. A column and a page of two columns are those of ICML (3.25 and 6.75); ACM's (3.33, 7.0) and
+# IEEE's (3.5, 7.16) have room for both.
+WIDTHS = {"screen": 7.2, "column": 3.25, "page": 6.75}
+NARROW_HEIGHT = 0.75   # of a panel that stands above another one
+NARROW = 5             # inches: below it panels stand one above the other
 PAD = 0.04           # inches around everything that the layout places
 MOST_LINES = 10      # more lines than this in one panel cannot be told apart
 REFERENCE = "0.45"   # grey of reference lines
@@ -76,6 +80,21 @@ def use(width="screen"):
     matplotlib.rcdefaults()  # a matplotlibrc on the user's machine must not change the figures
     matplotlib.rcParams.update(RC)
     matplotlib.rcParams["figure.figsize"] = (WIDTHS[width], 3)
+
+
+def width():
+    """Of a figure, in inches."""
+    return matplotlib.rcParams["figure.figsize"][0]
+
+
+def characters(of_screen):
+    """How many stand beside each other where there is room for `of_screen` in the widest figure."""
+    return round(of_screen * width() / WIDTHS["screen"])
+
+
+def wrapped_lines(text, most, **how):
+    """The lines of a text, each broken at `most` characters."""
+    return "\n".join(part for line in text.split("\n") for part in textwrap.wrap(line, most, **how))
 
 
 def line(colour, dash, marker):
@@ -201,14 +220,24 @@ def frame(title, subtitle, rows, columns, panel_height, keys=(), labels=("", "")
     left = {"x": 0.06 / width(), "ha": "left"}
     around = [fig.suptitle(title, fontsize=9, fontweight="bold", **left),
               panels.suptitle(subtitle, fontsize=7, color="0.3", **left)]
-    break_lines(around[0], characters(110))
-    break_lines(around[1], characters(138))
+    for text, most in zip(around, (characters(110), characters(138))):
+        whole = text.get_text()   # broken there, or before it leaves the figure
+        text.set_text(wrapped_lines(whole, most))
+        while most > 9 and text.get_window_extent().width > (width() - 0.12) * fig.dpi:
+            most -= 1
+            text.set_text(wrapped_lines(whole, most))
     if labels[0]:
         around.append(panels.supxlabel(labels[0]))
     if labels[1]:
         panels.supylabel(labels[1])
-    if keys:
-        around.append(legend_below(fig, list(keys)))
+    keys = list(keys)
+    for lines in range(1, len(keys) + 1):   # of the legend: as few as there is room for
+        legend = fig.legend(handles=keys, loc="outside lower center",
+                            ncols=math.ceil(len(keys) / lines), columnspacing=1.6, labelspacing=0.4)
+        if lines == len(keys) or legend.get_window_extent().width <= fig.bbox.width:
+            around.append(legend)
+            break
+        legend.remove()
     heights = [part.get_window_extent().height / fig.dpi + 2 * PAD for part in around]
     fig.set_size_inches(width(), down * panel_height + sum(heights))
     return fig, panels.subplots(down, across, squeeze=False, **subplots).reshape(rows, columns)
@@ -220,16 +249,6 @@ def panels(title, subtitle, count, most_columns, height, keys=(), labels=("", ""
     fig, axes = frame(title, subtitle, rows, columns, height, keys, labels, **subplots)
     hide_unused(axes, count)
     return fig, list(axes.flat[:count])
-
-
-def legend_below(fig, keys):
-    """A legend of as few rows as there is room for."""
-    for rows in range(1, len(keys) + 1):
-        legend = fig.legend(handles=keys, loc="outside lower center",
-                            ncols=math.ceil(len(keys) / rows), columnspacing=1.6, labelspacing=0.4)
-        if rows == len(keys) or legend.get_window_extent().width <= fig.bbox.width:
-            return legend
-        legend.remove()
 
 
 def row_labels(policies):
@@ -357,6 +376,26 @@ def band(ax, x, interval, look, drawn=True):
             ax.plot(x, edge, color=look["color"], linewidth=0.4, zorder=1.5)
 
 
+def over_budgets(ax, budgets, policies, bands, found):
+    """A line per policy, the bands of some. found(policy, budget): (mean, low, high, ...) or None."""
+    looks, ends = policy_looks(policies), []
+    for policy in policies:
+        points = [(budget, one[:3]) for budget in budgets
+                  if (one := found(policy, budget)) is not None]
+        if not points:
+            continue
+        at = [budget for budget, _ in points]
+        mean, low, high = np.array([one for _, one in points]).T
+        ax.plot(at, mean, **{**looks[policy], "linewidth": 1.3})
+        band(ax, at, (low, high), looks[policy], policy in bands)
+        ends.append((at[-1], mean[-1], policy, looks[policy]["color"]))
+    ax.set(xscale="log", yscale="log")
+    log_ticks(ax.yaxis, 6)
+    ax.set_xticks(budgets, [f"{b:g}" for b in budgets])
+    ax.minorticks_off()
+    end_labels(ax, ends)
+
+
 def end_labels(ax, ends):
     """Names beside the right ends of lines, in their colours, moved apart where they would overlap.
 
@@ -413,9 +452,15 @@ def settle(fig):
     No engine stays, for whose sake every file would be drawn twice.
     """
     if isinstance(fig.get_layout_engine(), ConstrainedLayoutEngine):
-        if width() < NARROW:
-            fit_titles(fig)
         fig.draw_without_rendering()
+        if width() < NARROW:
+            for ax in fig.axes:   # titles that are wider than their panels
+                text, room = ax.get_title(), ax.get_window_extent().width
+                wide = ax.title.get_window_extent().width
+                if wide > room:
+                    most = int(max(map(len, text.split("\n"))) * room / wide)
+                    ax.set_title(wrapped_lines(text, max(8, most)), fontsize=ax.title.get_fontsize())
+            fig.draw_without_rendering()
         fig.set_layout_engine(None)
         for box in [panels.bbox_relative for panels in fig.subfigs]:
             box.set_points(np.round(box.get_points(), 6))

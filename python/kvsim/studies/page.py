@@ -17,7 +17,7 @@ from markupsafe import Markup
 from ..bytes_for_loss import by_policy
 from ..errors import DataError
 from ..plain import counted, csv_text
-from ..plots import lines, style
+from ..plots import style
 from ..tasks import TASKS
 from ..whole import write_text
 from . import benchmarks, table
@@ -178,7 +178,7 @@ def curves(board: pandas.DataFrame, reference: str, texts: int, label: str,
         title, f"KL divergence relative to {reference}{at}; geometric mean over {counted(texts, 'text')}; "
         "band: 95 % interval of the best", 1, 1, 3.0, (), (label, f"loss relative to {reference} (log scale)"))
     best = policies[1 if is_hindsight(policies[0]) else 0]
-    lines.over_budgets(axes.flat[0], sorted({at for _, at in cells}), policies, (best,),
+    style.over_budgets(axes.flat[0], sorted({at for _, at in cells}), policies, (best,),
                        lambda policy, at: cells.get((policy, at)))
     text = io.StringIO()
     style.settle(fig)
