@@ -151,8 +151,7 @@ def sweep(config: str | PathLike | Mapping[str, Any], out: str | PathLike, *,
                         _scores(functions, trace, scores, config.get("layers"), progress)
                 words.append(f"--scores={scores}")
                 config = {**config, "policy": tables}
-        run(["sweep", file or _write_config(config, Path(folder)), *words, *options(trace=chosen)],
-            progress)
+        run(["sweep", file or _write_config(config, Path(folder)), *words, *options(trace=chosen)], progress)
     return [open_results(one) for one in sorted(Path(out).glob("*.nc"))]
 
 
@@ -190,8 +189,7 @@ def verify(trace: str | PathLike | Trace, *, tolerance: float | None = None,
             float32, else 1e-2).
         DataError: when the trace stores no outputs.
     """
-    found = json.loads(run(["verify", trace, "--json",
-                            *options(tolerance=tolerance, layers=_layers(layers))]))
+    found = json.loads(run(["verify", trace, "--json", *options(tolerance=tolerance, layers=_layers(layers))]))
     return pandas.DataFrame(found["layers"]).set_index("layer")
 
 

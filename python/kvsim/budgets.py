@@ -13,8 +13,7 @@ def parse_budget(typed: object, where: str = "--budget") -> tuple[float, bool]:
     number = Decimal(written[1]) / (100 if written[2] else 1) if written else Decimal(0)
     is_count = "." not in text and "%" not in text
     if number <= 0 or not is_count and number > 1:
-        raise UsageError(f"{where} {text}: expected a ratio such as 0.5 or 50%, "
-                         "or a count of tokens")
+        raise UsageError(f"{where} {text}: expected a ratio such as 0.5 or 50%, or a count of tokens")
     return float(number), is_count
 
 

@@ -84,8 +84,7 @@ def by_policy(losses: pandas.DataFrame, loss: float) -> pandas.DataFrame:
     """
     rows = []
     for (model, policy), own in losses.groupby(["model", "policy"], sort=False):
-        found = np.array([least_cost(text.bytes, text.kl, loss)
-                          for _, text in own.groupby("text", sort=False)])
+        found = np.array([least_cost(text.bytes, text.kl, loss) for _, text in own.groupby("text", sort=False)])
         middle = float(np.median(np.where(np.isnan(found), np.inf, found)))
         rows.append({"model": model, "loss": loss, "policy": policy,
                      "bytes": middle if middle < np.inf else np.nan,

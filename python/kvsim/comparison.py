@@ -56,15 +56,12 @@ def one_number(series: np.ndarray, measure: str) -> float:
     return float(np.sqrt(mean)) if measure in SQUARED else mean
 
 
-def measured(texts: list[Text], asked: list[str],
-             policies: tuple[str, str]) -> dict[str, list[xarray.Dataset]]:
+def measured(texts: list[Text], asked: list[str], policies: tuple[str, str]) -> dict[str, list[xarray.Dataset]]:
     """The file of every trace by measure; each must have what can be compared."""
     first = texts[0][0].attrs.get("trace", "")
-    names = asked or [
-        one for one in USUAL if all(with_variable(text, one) is not None for text in texts)]
+    names = asked or [one for one in USUAL if all(with_variable(text, one) is not None for text in texts)]
     if not names:
-        raise DataError(f"{first}: neither kl_divergence nor stream_error in all files; "
-                        "--metric names another measure")
+        raise DataError(f"{first}: neither kl_divergence nor stream_error in all files; --metric names another measure")
     if policies[0] == policies[1]:
         raise UsageError(f"compare: found {policies[0]} twice, expected two policies")
     found: dict[str, list[xarray.Dataset]] = {}
@@ -82,8 +79,7 @@ def measured(texts: list[Text], asked: list[str],
             known = data.policy.values.tolist()
             for one in policies:
                 if one not in known:
-                    raise DataError(f"{name}: no policy {one}"
-                                    + (near(one, known) or f"; found {', '.join(known)}"))
+                    raise DataError(f"{name}: no policy {one}" + (near(one, known) or f"; found {', '.join(known)}"))
             # A measure of some of a model's layers is no number beside that of others.
             own = data.layer.values.tolist() if "layer" in data else []
             others, other = layers.setdefault(str(data.attrs.get("model", "")), (own, name))
@@ -133,8 +129,7 @@ def sentences(frame: pandas.DataFrame, policies: tuple[str, str], texts: list[Te
     for measure, own in frame.groupby("measure", sort=False):
         name = WORDS.get(measure, str(measure).replace("_", " "))
         sign = "" if own.by.iloc[0] == "ratio" else "+"
-        parts = [f"{row.value:{sign}.3g} [{row.low:.3g}, {row.high:.3g}] at {row.budget}"
-                 for row in own.itertuples()]
+        parts = [f"{row.value:{sign}.3g} [{row.low:.3g}, {row.high:.3g}] at {row.budget}" for row in own.itertuples()]
         than = f"over that of {b} is" if own.by.iloc[0] == "ratio" else f"less that of {b} is"
         said.append(f"The {name} of {a} {than} {', '.join(parts)}.")
         equal = [f"{row.equal_bytes:{sign}.3g} [{row.equal_bytes_low:.3g}, {row.equal_bytes_high:.3g}] at "
@@ -143,8 +138,7 @@ def sentences(frame: pandas.DataFrame, policies: tuple[str, str], texts: list[Te
             said.append(f"Where {a} holds the bytes of {b}, between its own budgets, it is {', '.join(equal)}.")
     off = frame[~frame.held.map(ranking.alike)]
     if len(off):
-        cells = ", ".join(dict.fromkeys(f"{row.held:.3g} times at {row.budget}"
-                                        for row in off.itertuples()))
+        cells = ", ".join(dict.fromkeys(f"{row.held:.3g} times at {row.budget}" for row in off.itertuples()))
         said.append(f"They do not hold alike: {a} holds, of what {b} holds, {cells}; such budgets are no "
                     "fair comparison.")
         nowhere = ", ".join(dict.fromkeys(off[off.equal_bytes.isna()].budget))
@@ -215,8 +209,7 @@ def compare(a: str, b: str, results: Datasets, *, metrics: str | Iterable[str] |
             contests.append(ranking.contest(
                 series[:, defined], scale=scale, units="traces" if over_traces else "steps",
                 unranked=[ranking.HOLDS_MORE, ranking.RANKED], points=[points, []]))
-            middle = [np.exp(np.mean(np.log(np.maximum(own, 1e-12)))) if ratio else np.mean(own)
-                      for own in numbers]
+            middle = [np.exp(np.mean(np.log(np.maximum(own, 1e-12)))) if ratio else np.mean(own) for own in numbers]
             table.append({"measure": measure, "budget": budget, "a": middle[0], "b": middle[1],
                           "by": "ratio" if ratio else "difference", "count": int(defined.sum()),
                           "held": held, "over": "traces" if over_traces else "steps"})

@@ -81,8 +81,7 @@ def explain(results: xarray.Dataset | str | PathLike, trace: str | PathLike | Tr
         document=found)
 
 
-def _score_functions(results: xarray.Dataset, trace: Path, folder: Path,
-                     chosen: str | None) -> bool:
+def _score_functions(results: xarray.Dataset, trace: Path, folder: Path, chosen: str | None) -> bool:
     """Scores the functions of this process among the policies, or the chosen one, again; true if
     there are any. The program itself calls functions of files, by name."""
     functions: dict[str, Policy] = {}

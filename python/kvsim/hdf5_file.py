@@ -13,8 +13,7 @@ from .errors import DataError, Error
 from .program import run
 
 #: Errors of h5py, numpy and json on a damaged or odd file.
-_ODD = (ArithmeticError, AttributeError, LookupError, MemoryError, OSError, RuntimeError, TypeError,
-        ValueError)
+_ODD = (ArithmeticError, AttributeError, LookupError, MemoryError, OSError, RuntimeError, TypeError, ValueError)
 
 
 def unreadable(path: str | os.PathLike, kind: str, error: Exception) -> DataError:
@@ -86,8 +85,7 @@ def refuse_links(group: h5py.Group, seen: set | None = None) -> None:
             continue   # stays in the file; what it passes is looked at where it stands
         item = None if isinstance(link, h5py.ExternalLink) else group[name]
         if item is None or isinstance(item, h5py.Dataset) and (item.external or item.is_virtual):
-            raise ValueError(f"{path[1:]}: not allowed: found a link to another file, expected "
-                             "an object of this file")
+            raise ValueError(f"{path[1:]}: not allowed: found a link to another file, expected an object of this file")
         if isinstance(item, h5py.Group) and (address := h5py.h5o.get_info(item.id).addr) not in seen:
             seen.add(address)
             refuse_links(item, seen)

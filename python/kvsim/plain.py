@@ -11,8 +11,7 @@ from typing import Any
 from .errors import DataError
 
 #: Right-to-left marks and overrides, line and paragraph separators: they reorder what stands beside.
-_REORDER = frozenset("\u061c\u200e\u200f\u2028\u2029\u202a\u202b\u202c\u202d\u202e"
-                     "\u2066\u2067\u2068\u2069")
+_REORDER = frozenset("\u061c\u200e\u200f\u2028\u2029\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 

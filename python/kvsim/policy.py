@@ -47,8 +47,7 @@ class Policy:
         else:
             self.name = name or scoring.function_name(self.function)
             if not self.name.isidentifier():
-                raise UsageError(f"{self.name}: not a name of a policy, expected letters, digits "
-                                 "and _")
+                raise UsageError(f"{self.name}: not a name of a policy, expected letters, digits and _")
             title = SCHEME + self.name
         self.title = title
         self.keys = "".join(f",{key}={_text(value)}" for key, value in keys.items())
@@ -78,8 +77,7 @@ def as_policies(given: "str | ScoreFunction | Policy | Iterable | None") -> list
     policies = [one if isinstance(one, Policy) else Policy(one) for one in given]
     functions: dict[str, ScoreFunction] = {}
     for one in policies:
-        if one.function is not None and functions.setdefault(one.title, one.function) is not (
-            one.function):
+        if one.function is not None and functions.setdefault(one.title, one.function) is not one.function:
             raise UsageError(f"two functions are called {one.name}; kvsim.Policy(function, "
                              "name=...) gives one another name")
     return policies
@@ -96,8 +94,7 @@ def described(record: str) -> dict:
     return told["preset"] | {"cells": {one["key"]: one["value"] for one in told["preset"]["record"]}}
 
 
-def answers(trace: str | PathLike, records: Sequence[str],
-            budgets: Iterable[str]) -> dict[str, tuple[str, str]]:
+def answers(trace: str | PathLike, records: Sequence[str], budgets: Iterable[str]) -> dict[str, tuple[str, str]]:
     """Of each record as typed its canonical text, and why a replay of the trace would refuse it ("")."""
     told = json.loads(run(["inspect", trace, "--json", "-q",
                            *options(policy=list(records), budget=",".join(budgets))], progress=False))

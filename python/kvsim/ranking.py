@@ -70,8 +70,7 @@ def rank(contests: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return json.loads(answer(["rank", "-"], contests))
 
 
-def at_shares(points: Sequence[Sequence[tuple[float, float]]], shares: Sequence[float],
-              scale: str) -> np.ndarray:
+def at_shares(points: Sequence[Sequence[tuple[float, float]]], shares: Sequence[float], scale: str) -> np.ndarray:
     """Number of each list of (share held, number) at the share beside it, between its own points
     (docs/metrics.md 6, at equal bytes); NaN where all hold more, or all less."""
     # The first policy of a contest is there to be ranked, the second is compared with it.
@@ -104,6 +103,5 @@ def cells(dataset: xarray.Dataset, name: str, absent: float) -> np.ndarray:
     if name not in dataset:
         return np.full(shape, absent)
     if set(dataset[name].dims) != {"policy", "budget"}:
-        raise DataError(f"{name} has dimensions ({', '.join(map(str, dataset[name].dims))}), "
-                        "expected (policy, budget)")
+        raise DataError(f"{name} has dimensions ({', '.join(map(str, dataset[name].dims))}), expected (policy, budget)")
     return dataset[name].transpose("policy", "budget").values

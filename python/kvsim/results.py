@@ -60,8 +60,7 @@ class Summary(pandas.DataFrame):
         from .table_text import table_text
 
         table = shown(self, digits).reset_index()
-        table.columns = [" ".join(filter(None, one)) if isinstance(one, tuple) else one
-                         for one in table.columns]
+        table.columns = [" ".join(filter(None, one)) if isinstance(one, tuple) else one for one in table.columns]
         table.attrs["numbers"] = list(table.columns[self.index.nlevels:])
         text = table_text(table, "tex", title=caption or "")
         if label:
@@ -79,8 +78,7 @@ def shown(frame: pandas.DataFrame, digits: int = 3) -> pandas.DataFrame:
     def form(column: object) -> str:
         return FORMATS.get(column[-1] if isinstance(column, tuple) else column, f"{{:.{digits}f}}")
 
-    return frame.apply(lambda values: values.map(
-        lambda one: "–" if np.isnan(one) else form(values.name).format(one)))
+    return frame.apply(lambda values: values.map(lambda one: "–" if np.isnan(one) else form(values.name).format(one)))
 
 
 def summary(dataset: xarray.Dataset) -> Summary:
@@ -94,12 +92,10 @@ def summary(dataset: xarray.Dataset) -> Summary:
     for column, (name, fold) in COLUMNS.items():
         if name not in dataset:
             continue
-        values = dataset[name].expand_dims(
-            [one for one in ("policy", "budget") if one not in dataset[name].dims])
+        values = dataset[name].expand_dims([one for one in ("policy", "budget") if one not in dataset[name].dims])
         values = values.transpose("policy", "budget", ...)
         over = [one for one in values.dims if one not in ("policy", "budget")]
-        table[column] = getattr(values, fold)(over).values.reshape(-1) if over else (
-            values.values.reshape(-1))
+        table[column] = getattr(values, fold)(over).values.reshape(-1) if over else (values.values.reshape(-1))
     frame = Summary(table, index=rows)
     frame.columns = pandas.MultiIndex.from_tuples(list(table))
     return frame
@@ -121,8 +117,7 @@ def show_in_notebooks() -> None:
     except NameError:
         return
     formatter = shell.display_formatter.formatters["text/html"]
-    formatter.for_type(xarray.Dataset,
-                       lambda one: summary_html(one) if is_results(one) else one._repr_html_())
+    formatter.for_type(xarray.Dataset, lambda one: summary_html(one) if is_results(one) else one._repr_html_())
 
 
 @xarray.register_dataset_accessor("kvsim")

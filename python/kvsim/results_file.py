@@ -30,8 +30,7 @@ def trace_of(dataset: xarray.Dataset, given: str | PathLike | None) -> Path:
         return Path(given)
     path = Path(str(dataset.attrs.get(TRACE_PATH, "")))
     if not path.is_file():
-        raise UsageError(f"which trace? These results are of {dataset.attrs.get('trace')}: give "
-                         "trace=...")
+        raise UsageError(f"which trace? These results are of {dataset.attrs.get('trace')}: give trace=...")
     return path
 
 

@@ -78,8 +78,7 @@ class Lines:
         if not units:
             return
         # A file's name that is not UTF-8 becomes an escape, which JSON reads.
-        data = "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in units).encode(
-            "utf-8", "backslashreplace")
+        data = "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in units).encode("utf-8", "backslashreplace")
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("ab+", buffering=0) as file:
             with contextlib.suppress(OSError):   # a file system without locks

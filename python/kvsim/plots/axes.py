@@ -22,8 +22,7 @@ class PowersOfTen(matplotlib.ticker.LogLocator):
 def log_ticks(axis, most=4, every=None):
     """A few ticks at powers of ten, or at `every` multiple of them, written as typed: the text is never
     parsed as maths."""
-    axis.set_major_locator(PowersOfTen(numticks=most) if every is None else
-                           matplotlib.ticker.LogLocator(subs=every))
+    axis.set_major_locator(PowersOfTen(numticks=most) if every is None else matplotlib.ticker.LogLocator(subs=every))
     axis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_locator(matplotlib.ticker.NullLocator())
 

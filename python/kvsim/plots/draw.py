@@ -52,8 +52,7 @@ def parse(arguments, titles):
     parser.add_argument("--budget", metavar="B",
                         help="budget of the figures that show one: a ratio, or a count of tokens; "
                              "the nearest in the file is taken (0.5)")
-    parser.add_argument("--layers", metavar="LIST", type=number_list,
-                        help="layers to draw, e.g. 0,5,10-15 (all)")
+    parser.add_argument("--layers", metavar="LIST", type=number_list, help="layers to draw, e.g. 0,5,10-15 (all)")
     parser.add_argument("--policy", action="append", metavar="RECORD",
                         help="policy to draw, as the file names it; repeatable (all)")
     parser.add_argument("--pool", action="store_true",

@@ -31,8 +31,7 @@ class Axis:
     @classmethod
     def read(cls, written):
         """An axis as the program wrote it, its values in the order in which they are drawn."""
-        axis = cls(tuple(written["keys"]), list(map(tuple, written["values"])),
-                   tuple(written["default"]))
+        axis = cls(tuple(written["keys"]), list(map(tuple, written["values"])), tuple(written["default"]))
         if any(len(value) != len(axis.keys) for value in (*axis.values, axis.base)):
             raise ValueError("a value per key")
         if all(is_number(value[0]) for value in axis.values):
@@ -83,8 +82,7 @@ class Grid:
             if not set(self.places[axis.name]) <= set(axis.values):
                 raise DataError(f"{results[0].path}: attributes axes and config do not fit "
                                 f"together: {axis.name} of {preset}")
-        self.moved = pandas.DataFrame({axis.name: self.places[axis.name].map(axis.base.__ne__)
-                                       for axis in axes})
+        self.moved = pandas.DataFrame({axis.name: self.places[axis.name].map(axis.base.__ne__) for axis in axes})
         self.records = self.places.index.tolist()
         # The record with every axis at its default; None when it was not run.
         self.base = next(iter(self.places.index[~self.moved.any(axis=1)]), None)
@@ -131,8 +129,7 @@ class Grid:
         return next(labels[i] for i in order if labels[i] in self.budgets)
 
     def budget_text(self, label):
-        texts = {one.budget_text(one.budgets[one.budget_labels().index(label)])
-                 for one in self.results}
+        texts = {one.budget_text(one.budgets[one.budget_labels().index(label)]) for one in self.results}
         # A count is another ratio of a prompt of another length.
         return texts.pop() if len(texts) == 1 else f"{label} tokens"
 
@@ -146,8 +143,7 @@ class Grid:
         there = [one for name in self.shown for one in METRICS
                  if one.measure == name and all(results.has(one.variable) for results in self.results)]
         values = [self.values(one) for one in there]   # last bits do not count
-        return [one for one, own in zip(there, values)
-                if (own.max("policy") - own.min("policy")).max() > 1e-6]
+        return [one for one, own in zip(there, values) if (own.max("policy") - own.min("policy")).max() > 1e-6]
 
     def label(self, metric):
         """Of a small panel, where a mean is always one over steps and layers."""
@@ -184,8 +180,7 @@ def is_number(text):
 def written(results):
     """{preset: [Axis]} from the attribute `axes`; Missing in files of programs that wrote none."""
     if "axes" not in results.data.attrs:
-        raise load.Missing(f"{results.path}: no attribute axes, so an older kvsim wrote it; run "
-                           "the sweep again")
+        raise load.Missing(f"{results.path}: no attribute axes, so an older kvsim wrote it; run the sweep again")
     try:
         return {preset: [Axis.read(axis) for axis in axes]
                 for preset, axes in json.loads(results.data.attrs["axes"]).items()}
@@ -195,8 +190,7 @@ def written(results):
 
 
 def grids(figure, files, options):
-    """{file name: Grid} of all grids in results files. Unless figures are named, only files of
-    `kvsim sweep` count."""
+    """{file name: Grid} of all grids in results files. Unless figures are named, only files of `kvsim sweep` count."""
     sweeps, found = {}, []
     for one in files:
         if options.only or "sweep" in one.data.attrs:

@@ -100,12 +100,10 @@ class Results:
     def subtitle(self):
         """Model, prompt length n, number of later steps T and trace: what every figure says."""
         n = self.data.attrs.get("prompt_len", "?")
-        return f"{self.model}, n = {n} prompt tokens, T = {self.steps.size} later steps, " \
-               f"trace {self.trace}"
+        return f"{self.model}, n = {n} prompt tokens, T = {self.steps.size} later steps, trace {self.trace}"
 
     def variable(self, name, *dims):
-        """The variable as a labelled array of float64 in the order of `dims`; Missing when the file
-        lacks it.
+        """The variable as a labelled array of float64 in the order of `dims`; Missing when the file lacks it.
         """
         self.need(name)
         array = self.data[name]
@@ -213,8 +211,7 @@ def open_results(path, layers=None, policies=None):
         return Loop(path, data)
     for name in DIMENSIONS:
         if name not in data.dims or name not in data.variables:
-            raise DataError(f"{path}: no dimension {name} with a coordinate; "
-                            "is this a results file of kvsim replay?")
+            raise DataError(f"{path}: no dimension {name} with a coordinate; is this a results file of kvsim replay?")
         if data.sizes[name] == 0:
             raise DataError(f"{path}: dimension {name} is empty")
     run = tuple(map(str, data["policy"].values)), data.sizes["layer"]
@@ -222,8 +219,7 @@ def open_results(path, layers=None, policies=None):
         present = data[dimension].values.tolist()
         for value in wanted:
             if value not in present:
-                raise DataError(f"{path}: no {dimension} {value}; "
-                                f"the file has {', '.join(map(str, present))}")
+                raise DataError(f"{path}: no {dimension} {value}; the file has {', '.join(map(str, present))}")
         if wanted:
             data = data.isel({dimension: [present.index(value) for value in dict.fromkeys(wanted)]})
     return Results(path, data, *run)
@@ -234,8 +230,7 @@ def shown(data):
     for axis in ("policy", "span"):
         if axis in data.coords and data[axis].dtype.kind in "OUT":
             attributes = data[axis].attrs
-            data = data.assign_coords({axis: np.array(
-                [printable(one) for one in data[axis].values], dtype=object)})
+            data = data.assign_coords({axis: np.array([printable(one) for one in data[axis].values], dtype=object)})
             data[axis].attrs = attributes
     return data.assign_attrs({name: printable(value) if name in ("model", "trace") else value
                               for name, value in data.attrs.items()})
@@ -259,8 +254,7 @@ def join_loops(opened):
         of_trace = [one for one in results if isinstance(one, Results) and "trace_digest" in told
                     and all(one.data.attrs.get(key) == told.get(key) for key in ("trace_digest", "later"))]
         if not of_trace:
-            raise DataError(f"{loop.path}: closed loop of a trace ({name}) that none of the "
-                            "results files is of")
+            raise DataError(f"{loop.path}: closed loop of a trace ({name}) that none of the results files is of")
         policies = {str(one) for one in loop.data["policy"].values}
         own = [one for one in of_trace if policies & set(one.run_policies)]
         if not own:
@@ -354,8 +348,7 @@ def common_policies(several):
     """Records that all results files have, in the order of the first; Missing without any."""
     common = [one for one in several[0].policies if all(one in other.policies for other in several)]
     if not common:
-        raise Missing("the files have no policy in common: "
-                      + ", ".join(str(results.path) for results in several))
+        raise Missing("the files have no policy in common: " + ", ".join(str(results.path) for results in several))
     return common
 
 
@@ -368,6 +361,5 @@ def open_document(path):
     except ValueError as error:
         raise DataError(f"{path}: not JSON: {line_of(error)}") from error
     if not isinstance(data, dict) or not isinstance(data.get("kvsim"), str):
-        raise DataError(f"{path}: no field kvsim; is this what kvsim theory --json or "
-                        "kvsim explain --json prints?")
+        raise DataError(f"{path}: no field kvsim; is this what kvsim theory --json or kvsim explain --json prints?")
     return Document(path, data["kvsim"], data)

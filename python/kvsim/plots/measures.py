@@ -1,8 +1,7 @@
 """The measures that policies and settings are judged by, their summaries in a results file, and which
 of them a figure shows.
 
-Stream error predicts best what a model loses (studies/prediction.md); retained importance is what the
-papers judge by.
+Stream error predicts best what a model loses (studies/prediction.md); retained importance is what the papers judge by.
 """
 
 from typing import NamedTuple
@@ -63,8 +62,7 @@ def of_files(files, options):
     for results in files:
         results.need(*(variables[name] for name in asked))
     there = [name for name in NAMES if all(results.has(variables[name]) for results in files)]
-    return asked or [name for name in LEADING if name in there][:1] + \
-        [name for name in (BESIDE,) if name in there]
+    return asked or [name for name in LEADING if name in there][:1] + [name for name in (BESIDE,) if name in there]
 
 
 def words(name):

@@ -12,9 +12,8 @@ LEAST = 1e-12    # of a logarithm: nothing is lost
 
 
 def over_traces(values, scale="plain"):
-    """Mean over the last axis, which is traces, with its 95 % interval, Student's t; the interval of
-    a single trace is NaN. `scale`: "log" for positive numbers (geometric mean), "share" for what is
-    in [0, 1], "count", else "plain".
+    """Mean over the last axis, which is traces, with its 95 % interval, Student's t; the interval of a single trace is
+    NaN. `scale`: "log" for positive numbers (geometric mean), "share" for what is in [0, 1], "count", else "plain".
     """
     values = np.asarray(values, np.float64)
     if scale == "log":

@@ -1,8 +1,7 @@
 """The one look of all figures.
 
-Every line differs in colour, dash pattern and marker, so that a figure survives a black-and-white
-printer and a colour-blind reader. A figure is as wide as what it is for (WIDTHS); its texts have the
-same size in all of them.
+Every line differs in colour, dash pattern and marker, so that a figure survives a black-and-white printer and a
+colour-blind reader. A figure is as wide as what it is for (WIDTHS); its texts have the same size in all of them.
 """
 
 import functools
@@ -179,8 +178,7 @@ def pages(figure, groups, draw):
 def wrapped(record, most=34):
     """A long record over several lines, broken after commas only."""
     most = most if width() > NARROW else min(most, 20)
-    spaced = textwrap.wrap(record.replace(",", ", "), most, break_long_words=False,
-                           break_on_hyphens=False)
+    spaced = textwrap.wrap(record.replace(",", ", "), most, break_long_words=False, break_on_hyphens=False)
     return "\n".join(line.replace(", ", ",") for line in spaced)
 
 
@@ -202,9 +200,8 @@ def panel_grid(count, most_columns):
 def frame(title, subtitle, rows, columns, panel_height, keys=(), labels=("", ""), **subplots):
     """A figure with title and subtitle above `rows` x `columns` panels and the legend below.
 
-    `labels` are the x and y label that all panels share; `panel_height` is in inches. Returns the
-    figure and a 2-D array of axes, `rows` x `columns`; in a narrow figure the panels of a single row
-    stand in several.
+    `labels` are the x and y label that all panels share; `panel_height` is in inches. Returns the figure and a 2-D
+    array of axes, `rows` x `columns`; in a narrow figure the panels of a single row stand in several.
     """
     across = columns
     if width() < NARROW and rows == 1 and columns > 1:
@@ -362,8 +359,7 @@ def policy_keys(results, policies, values=None):
     lines have one for all."""
     looks = line_looks(results, policies)
     own = [one for one in policies if looks[one] is not OTHERS]
-    keys = [key(policy, looks[policy], 0.0 if values is None else values.sel(policy=policy))
-            for policy in own]
+    keys = [key(policy, looks[policy], 0.0 if values is None else values.sel(policy=policy)) for policy in own]
     left = len(policies) - len(own)
     return keys + ([key(counted(left, "other"), OTHERS)] if left else [])
 
@@ -380,8 +376,7 @@ def over_budgets(ax, budgets, policies, bands, found):
     """A line per policy, the bands of some. found(policy, budget): (mean, low, high, ...) or None."""
     looks, ends = policy_looks(policies), []
     for policy in policies:
-        points = [(budget, one[:3]) for budget in budgets
-                  if (one := found(policy, budget)) is not None]
+        points = [(budget, one[:3]) for budget in budgets if (one := found(policy, budget)) is not None]
         if not points:
             continue
         at = [budget for budget, _ in points]
@@ -474,8 +469,7 @@ def save(fig, path):
     False when there is nothing to write: a CSV file of a figure without numbers of its own.
     """
     kind = path.suffix[1:]
-    stamps = {"pdf": {"Creator": "kvsim", "Producer": None, "CreationDate": None},
-              "png": {"Software": None}}
+    stamps = {"pdf": {"Creator": "kvsim", "Producer": None, "CreationDate": None}, "png": {"Software": None}}
     if kind == "csv" and not hasattr(fig, "kvsim_numbers"):
         return False
     with whole_file(path) as temporary:

@@ -63,8 +63,7 @@ def search(config: str | PathLike | Mapping[str, Any], out: str | PathLike, *,
             to a call without it.
         tell: is called with a line after every group.
     """
-    return _search(config, out, lambda line, _: tell and tell(line), trials, report, closed_loop, model, threads,
-                   shard)
+    return _search(config, out, lambda line, _: tell and tell(line), trials, report, closed_loop, model, threads, shard)
 
 
 def _search(config: str | PathLike | Mapping[str, Any], out: str | PathLike, tell: Tell, trials: int | None,
@@ -114,8 +113,7 @@ def parser() -> Parser:
     add("-o", "--out", metavar="STUDY", required=True, help="folder of the study, made when absent")
     add("--trials", type=number(int, 1), metavar="N", help="how many candidates in all, instead of the file's number")
     add_shard(add, "candidates are shared as they come", "summary and figures")
-    add("--report", action="store_true",
-        help="measure the best on the texts set aside, which are opened by this, once")
+    add("--report", action="store_true", help="measure the best on the texts set aside, which are opened by this, once")
     add("--closed-loop", action="store_true",
         help="with --report: also run the model itself with what is kept; needs PyTorch")
     add("--model", metavar="NAME|FOLDER", help="of --closed-loop and of searches by the closed loop "

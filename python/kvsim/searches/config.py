@@ -108,14 +108,12 @@ def word(*words: str) -> Key:
 
 def texts(default: tuple[str, ...] = (), expected: str = "a text, or a list of texts",
           valid: Callable[[str], bool] = lambda _: True) -> Key:
-    _, read = of_type(default, list, expected,
-                    lambda all_: all(isinstance(one, str) and valid(one) for one in all_))
+    _, read = of_type(default, list, expected, lambda all_: all(isinstance(one, str) and valid(one) for one in all_))
     return default, lambda found, where: read([found] if isinstance(found, str) else found, where)
 
 
 def some_layers(default: Any) -> Key:
-    return of_type(default, list, "a list of layers",
-                 lambda all_: all(type(one) is int and one >= 0 for one in all_))
+    return of_type(default, list, "a list of layers", lambda all_: all(type(one) is int and one >= 0 for one in all_))
 
 
 def some_budgets() -> Key:
@@ -236,8 +234,7 @@ def objective_of(given: Any, where: str, budgets: tuple[str, ...]) -> Objective:
     if not one.variables:
         raise wrong(f"{where}: variable", [], "the name of a variable, or a list")
     if len(one.variables) > 1 and not one.reference:
-        raise UsageError(f"{where}: reference is missing: several variables have a mean only "
-                         "relative to a record's")
+        raise UsageError(f"{where}: reference is missing: several variables have a mean only relative to a record's")
     for budget in one.budgets:
         if budget not in budgets:
             raise UsageError(f"{where}: budgets: found {budget}, expected some of budgets, {', '.join(budgets)}")
@@ -291,8 +288,7 @@ def check_apart(searched: Sequence[Text], aside: Sequence[Text], apart: Iterable
                              "that differ in name and content")
     for one, other in itertools.product(aside, searched):
         if one.digest == other.digest:
-            raise UsageError(f"{one.file}: set aside, but its content is that of {other.file}, "
-                             "which is searched")
+            raise UsageError(f"{one.file}: set aside, but its content is that of {other.file}, which is searched")
         for what in apart:
             values = [getattr(text, what) for text in (one, other)]
             if None in values:

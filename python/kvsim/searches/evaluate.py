@@ -41,8 +41,7 @@ class Replayer:
         """Of each record as typed its canonical text, and why a replay would not take it ("")."""
         return answers(trace, records, self.budgets)
 
-    def measure(self, trace: str, records: Sequence[str],
-                layers: Sequence[int] = ()) -> dict[str, Measured | str]:
+    def measure(self, trace: str, records: Sequence[str], layers: Sequence[int] = ()) -> dict[str, Measured | str]:
         """Measurements of each record, or in words why there are none."""
         try:
             with tempfile.TemporaryDirectory(prefix="kvsim-search-") as folder:
@@ -148,8 +147,7 @@ def objective_value(objective: Objective, budgets: Sequence[str], measured: Sequ
         for budget, one in zip(objective.budgets or budgets, row):
             if not math.isfinite(one):
                 found = (own[name][budgets.index(budget)] for name in objective.variables)
-                raise ValueError(f"{objective.name} at budget {budget} is "
-                                 + ", ".join(f"{one:g}" for one in found))
+                raise ValueError(f"{objective.name} at budget {budget} is " + ", ".join(f"{one:g}" for one in found))
     return folded(objective, values, texts)
 
 

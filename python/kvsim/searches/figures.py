@@ -75,8 +75,7 @@ def reported(study: Study, report: Report, variable: str):
     table = report.table(objective)
     budgets = list(study.config.budgets)
     looks = {record: style.line_style(i) for i, record in enumerate(list(table)[:style.MOST_LINES])}
-    keys = [style.key(("found: " if record in report.best else "") + record, look)
-            for record, look in looks.items()]
+    keys = [style.key(("found: " if record in report.best else "") + record, look) for record, look in looks.items()]
     fig, axes = style.frame(
         "On texts set aside", f"{objective.label}; mean over {counted(len(report.measured), 'text')} "
         f"not searched, band: 95 % interval over texts. {counts_text(study)}", 1, 1, 2.7,

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from optuna.distributions import (BaseDistribution, CategoricalDistribution, FloatDistribution,
-                                  IntDistribution)
+from optuna.distributions import (BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution)
 from optuna.trial import Trial
 
 from ..errors import UsageError
@@ -41,8 +40,7 @@ class Declarations:
     def used(self, settings: Mapping[str, str]) -> set[str]:
         """Keys that a record with these settings of its stages uses."""
         def holds(key: str) -> bool:
-            return all(self.setting(settings, stage) in kinds
-                       for stage, kinds in self.keys[key]["only_with"].items())
+            return all(self.setting(settings, stage) in kinds for stage, kinds in self.keys[key]["only_with"].items())
 
         found = {key for key, one in self.keys.items() if one["always"]}
         for stage, one in self.keys.items():
@@ -232,5 +230,4 @@ class Space:
             high -= 1e-3 * span if told["high_open"] else 0
         if low is None:
             low = told["low"] + (1e-3 * (high - told["low"]) if told["low_open"] else 0)
-        return [int(low), int(high)] if whole and all(
-            float(end).is_integer() for end in (low, high)) else [low, high]
+        return [int(low), int(high)] if whole and all(float(end).is_integer() for end in (low, high)) else [low, high]

@@ -302,8 +302,7 @@ class Study:
                     one.end("PRUNED", unranked=f"{text.name}: {why}")
                     continue
             if prunes:
-                so_far = ([found], [self.looks[step]]) if layers else (
-                    one.measured, self.looks[-len(self.searched):])
+                so_far = ([found], [self.looks[step]]) if layers else (one.measured, self.looks[-len(self.searched):])
                 if values := self._values(one, self.config.objectives[:1], *so_far):
                     one.trial.report(values[0], step)
         if prunes and step < len(self.looks) - 1:

@@ -69,8 +69,7 @@ def importances(study: Study, objective: int = 0) -> dict[str, float]:
                 params=[key], normalize=False, target=lambda one: sign * one.values[objective])
         found[key] = float(told[key]) * count / len(complete)
     whole = sum(found.values())
-    return {key: one / whole for key, one in sorted(found.items(), key=lambda item: -item[1])
-            if whole > 0}
+    return {key: one / whole for key, one in sorted(found.items(), key=lambda item: -item[1]) if whole > 0}
 
 
 def best_text(study: Study) -> str:
@@ -86,8 +85,7 @@ def best_text(study: Study) -> str:
 
 
 def texts_line(texts: Sequence[Mapping], verb: str) -> str:
-    return f"{verb} {counted(len(texts), 'text')}: " + ", ".join(
-        Path(one["file"]).stem for one in texts)
+    return f"{verb} {counted(len(texts), 'text')}: " + ", ".join(Path(one["file"]).stem for one in texts)
 
 
 def summary_text(study: Study) -> str:
@@ -122,8 +120,7 @@ def unranked_lines(study: Study) -> list[str]:
            if not ranking.alike(held)]
     lines = [f"{base} holds {', '.join(off)} of what the budget gives; candidates are ranked that hold as "
              "it does"] if off and not study.replayer.weighs_bytes else []
-    apart = [one for one in study.trials()
-             if "unranked" in one.user_attrs and "same_as" not in one.user_attrs]
+    apart = [one for one in study.trials() if "unranked" in one.user_attrs and "same_as" not in one.user_attrs]
     if apart:
         first = apart[0]
         lines.append(f"not ranked, {counted(len(apart), 'candidate')} that hold over a twentieth more or less "

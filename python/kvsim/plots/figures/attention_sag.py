@@ -25,8 +25,7 @@ def find(results, options):
 def legend(results, budget, policy):
     defect = results.variable("log_mass_defect", "policy", "budget", "layer", "step")
     merged = defect.sel(policy=policy, budget=budget).notnull().any()
-    return style.key(policy if merged else f"{policy} (no merged slot: sag is 0)",
-                     style.policy_style(results, policy))
+    return style.key(policy if merged else f"{policy} (no merged slot: sag is 0)", style.policy_style(results, policy))
 
 
 def draw(results, options, policies):

@@ -17,13 +17,11 @@ def find(results, options):
 
 def draw(results, options, panels):
     titles = {f"{one.title(results.layers)} ({one.unit})": one.table(results) for one in panels}
-    about = measures.layers_note([results], [panels[0].measure]) + \
-        measures.held_note([results], results.policies)
+    about = measures.layers_note([results], [panels[0].measure]) + measures.held_note([results], results.policies)
     if results.budgets.size == 1:
         fig, axes = style.dot_panels(results, results.policies, "Measures", about, titles, COLUMNS)
     else:
-        fig, axes = style.budget_panels(results, results.policies, "Measures by budget", about, titles,
-                                        COLUMNS, 2.1)
+        fig, axes = style.budget_panels(results, results.policies, "Measures by budget", about, titles, COLUMNS, 2.1)
     axis = "x" if results.budgets.size == 1 else "y"
     rivals = [one for one in results.policies if not load.is_full(one)]
     for ax, one, values in zip(axes, panels, titles.values()):

@@ -89,12 +89,9 @@ def text(ax, prompt, places, lines, importance, heads):
         share = token["lost"] / token["importance"] if token["importance"] > 0 else 0.0
         depth = min(1.0, np.sqrt(token["importance"]) / top)
         colour = LOST if share > 0.5 else KEPT
-        ax.add_patch(Rectangle((column, line), len(word), 0.94, facecolor=colour,
-                               alpha=0.75 * depth, edgecolor="none"))
+        ax.add_patch(Rectangle((column, line), len(word), 0.94, facecolor=colour, alpha=0.75 * depth, edgecolor="none"))
         missing = heads - token["kept_heads"]
         if missing:
             height = line + (0.5 if missing == heads else 0.93)
-            ax.plot([column, column + len(word)], [height, height], color="0.35",
-                    linewidth=0.35, marker="")
-        ax.text(column, line + 0.74, word, family="DejaVu Sans Mono", fontsize=POINTS,
-                color="black")
+            ax.plot([column, column + len(word)], [height, height], color="0.35", linewidth=0.35, marker="")
+        ax.text(column, line + 0.74, word, family="DejaVu Sans Mono", fontsize=POINTS, color="black")

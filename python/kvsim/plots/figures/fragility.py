@@ -20,8 +20,7 @@ MAX = {"aggregate": "max", "group": "max"}
 DEFENSIVE = {**MAX, "indicator": "attention", "prior": "head-mean", "weight": "projected-l1"}
 CHOSEN_ROW = 15   # the historical token of the paper's figure
 # Of line_style().
-LOOKS = {"record as it is": 1, "max over rows and heads": 4, "defensive step": 2,
-         "defensivekv:code": 5, "hindsight": 3}
+LOOKS = {"record as it is": 1, "max over rows and heads": 4, "defensive step": 2, "defensivekv:code": 5, "hindsight": 3}
 PANELS = (("retained_importance_mean", "mean", "mean retained importance, layers' mean", "fraction"),
           ("retained_importance_min", "min", "worst retained importance of all layers", "fraction"),
           ("outlier_count", "sum", "(layer, step) pairs below the outlier line", "count"))
@@ -38,8 +37,7 @@ def find(results, options):
                 return [one for one, own in group.items()
                         if {key: own.get(key) for key in DEFENSIVE} ==
                         {key: keys.get(key) for key in DEFENSIVE} | wanted]
-            singles = sorted(changed({"aggregate": "single"}),
-                             key=lambda one: int(group[one]["single_row"]))
+            singles = sorted(changed({"aggregate": "single"}), key=lambda one: int(group[one]["single_row"]))
             if keys.get("aggregate") in ("single", "max") or len(singles) < 2:
                 continue
             published = [one for one, own in load.parameters(results).items()
@@ -84,8 +82,7 @@ def bands(results, budget, singles, curves):
     for layer, ax in zip(results.layers, axes.flat):
         own = values.sel(layer=layer)
         band, counts = own.sel(policy=singles), []
-        ax.fill_between(results.steps, band.min("policy"), band.max("policy"), color="0.82",
-                        linewidth=0)
+        ax.fill_between(results.steps, band.min("policy"), band.max("policy"), color="0.82", linewidth=0)
         for record, look in lines.values():
             ax.plot(results.steps, own.sel(policy=record), **{**look, "linewidth": 0.7})
             counts.append(int((own.sel(policy=record) < 0.5).sum()))

@@ -22,14 +22,12 @@ def of_layers(results):
     """(keep rate [policy, budget, span], realised rate [policy, budget]), means over layers; the
     second is what an unbiased policy would keep, by the definition of bias_index."""
     dims = ("policy", "budget", "span", "layer")
-    rates, bias = (results.variable(name, *dims).sortby("budget")
-                   for name in ("keep_rate", "bias_index"))
+    rates, bias = (results.variable(name, *dims).sortby("budget") for name in ("keep_rate", "bias_index"))
     return rates.mean("layer"), (rates - bias).mean(["span", "layer"])
 
 
 def span_lines(results, policies, values, title, about, ylabel, keys=()):
-    """A panel per policy with a line for each span of `values` [policy, budget, span]; the figure and
-    its axes."""
+    """A panel per policy with a line for each span of `values` [policy, budget, span]; the figure and its axes."""
     looks = {span: style.line_style(i) for i, span in enumerate(results.spans)}
     own = [style.key(span, look, values.sel(span=span)) for span, look in looks.items()]
     rows, columns = style.panel_grid(len(policies), 4 if len(policies) <= 12 else 5)

@@ -18,8 +18,7 @@ OUTLIER = 0.5
 FEW = 3       # policies whose lines are still told apart
 PARTS = 250   # columns of a map, at most: a panel has few more pixels
 MEDIAN = 15   # steps
-LINES = (f"thin: every step; thick: running median of {MEDIAN} steps; "
-         "large marker: worst step; dotted: outlier line")
+LINES = (f"thin: every step; thick: running median of {MEDIAN} steps; large marker: worst step; dotted: outlier line")
 MAPS = "A row is a policy, best mean first. Red: less than half is retained. White dot: worst step."
 
 
@@ -52,8 +51,7 @@ def draw(results, options):
         ax.set_title(f"layer {layer}")
         ax.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10], integer=True))
     if not lines:
-        fig.colorbar(image, ax=axes, label="retained importance (fraction)",
-                     pad=0.01, fraction=0.02, aspect=30)
+        fig.colorbar(image, ax=axes, label="retained importance (fraction)", pad=0.01, fraction=0.02, aspect=30)
     return fig
 
 
@@ -79,8 +77,7 @@ def thin_and_thick(ax, results, policies, values):
     for number, policy in enumerate(policies):
         line, look = values.sel(policy=policy), {"zorder": 3, **style.policy_style(results, policy)}
         ax.plot(results.steps, line, color=look["color"], linewidth=0.5, alpha=0.35, zorder=2)
-        ax.plot(results.steps, running_median(line),
-                markevery=(every * number // len(policies), every), **look)
+        ax.plot(results.steps, running_median(line), markevery=(every * number // len(policies), every), **look)
     ax.margins(x=0.02)
 
 

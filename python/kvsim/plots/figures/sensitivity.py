@@ -52,8 +52,7 @@ def draw_line(ax, line, values, means):
     for k, own in enumerate(values.sel(policy=records).transpose("budget", "trace", "policy")):
         look = style.line_style(k)
         if own.trace.size > 1:
-            ax.fill_between(ticks, own.min("trace"), own.max("trace"), alpha=0.12, linewidth=0,
-                            color=look["color"])
+            ax.fill_between(ticks, own.min("trace"), own.max("trace"), alpha=0.12, linewidth=0, color=look["color"])
         ax.plot(ticks, means.sel(policy=records, budget=own.budget), **look)
     if x and ticks[0] > 0 and ticks[-1] / ticks[0] >= 20:
         ax.set_xscale("log")

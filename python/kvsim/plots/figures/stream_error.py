@@ -35,8 +35,7 @@ def named_lines(results, policies, title, about, panels, height):
         style.budget_lines(ax, results, policies, values)
         rivals = values.sel(policy=style.leaders(results, policies))
         style.error_axis(ax, rivals, measure=measure)
-        lines = {policy: rivals.sel(policy=policy).sortby("budget").dropna("budget")
-                 for policy in rivals.policy.values}
+        lines = {policy: rivals.sel(policy=policy).sortby("budget").dropna("budget") for policy in rivals.policy.values}
         style.end_labels(ax, [(float(line.budget[-1]), float(line[-1]), policy,
                                style.policy_style(results, policy)["color"])
                               for policy, line in lines.items() if line.size])

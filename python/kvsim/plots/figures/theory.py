@@ -33,8 +33,7 @@ def draw(document, options):
         curve(estimates, data, value, i)
         curve(ranking, data, rank, i)
     estimates.axhline(given["c"], color="black", linestyle=":", linewidth=0.9)
-    estimates.set(title="expected estimate", xlabel="window m (observations)",
-                  ylabel="importance", ylim=(0, None))
+    estimates.set(title="expected estimate", xlabel="window m (observations)", ylabel="importance", ylim=(0, None))
     ranking.set(title="estimate is above the steady entry's", xlabel="window m (observations)",
                 ylabel="probability", ylim=(-0.03, 1.03))
     look, of_maximum = style.line_style(1), data["distribution"]
@@ -47,8 +46,7 @@ def draw(document, options):
 
 def curve(ax, data, quantity, index):
     sizes = [window["m"] for window in data["windows"]]
-    rows = [next(row for row in window["rows"] if row["quantity"] == quantity)
-            for window in data["windows"]]
+    rows = [next(row for row in window["rows"] if row["quantity"] == quantity) for window in data["windows"]]
     look = style.line_style(index)
     closed = [np.nan if row["closed_form"] is None else row["closed_form"] for row in rows]
     ax.plot(sizes, closed, **{**look, "marker": ""})

@@ -17,8 +17,7 @@ LOOKS = {True: {"facecolor": style.COLOURS[0], "edgecolor": "white", "linewidth"
 
 
 def pages(files, options):
-    return {stem: functools.partial(draw, one, options)
-            for stem, one in grid.grids("tornado", files, options).items()}
+    return {stem: functools.partial(draw, one, options) for stem, one in grid.grids("tornado", files, options).items()}
 
 
 def effects(one, metric, budget):

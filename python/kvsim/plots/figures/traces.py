@@ -81,11 +81,9 @@ COLUMNS = (
 def pages(several, options):
     names = measures.of_files(several, options)
     there = [one for one in COLUMNS if all(results.has(one.measure) for results in several)]
-    drawn = [one for name in names for one in there
-             if one.measure == name and (one.beside or len(names) == 1)]
+    drawn = [one for name in names for one in there if one.measure == name and (one.beside or len(names) == 1)]
     if not drawn:
-        raise load.NotMeasured(f"{several[0].path}: no variable "
-                               f"{names[0] if names else measures.BESIDE}")
+        raise load.NotMeasured(f"{several[0].path}: no variable {names[0] if names else measures.BESIDE}")
     policies = load.competitors(load.common_policies(several))
     budgets = {results.budget_text(results.nearest_budget(options.budget)) for results in several}
     said = f" at budget {', '.join(sorted(budgets))}"
@@ -106,8 +104,7 @@ def measured(several, options, columns, policies):
     if len(several) == 1:
         ends = [over_steps(one, curves[one.measure][0]) for one in columns]
         return values, values[..., 0], np.swapaxes(ends, 0, 1)
-    means, ends = zip(*(statistics.over_traces(cells / one.whole, one.scale)
-                        for one, cells in zip(columns, values)))
+    means, ends = zip(*(statistics.over_traces(cells / one.whole, one.scale) for one, cells in zip(columns, values)))
     whole = np.array([one.whole for one in columns])[:, None]
     return values, whole * means, whole * np.swapaxes(ends, 0, 1)
 
@@ -127,8 +124,7 @@ def over_steps(column, curve):
         curve = curve.dropna("step", how="all")   # steps that were not evaluated
     series = column.steps(curve).transpose("policy", "step").values
     answer, = ranking.rank([ranking.contest(series, units="steps", scale=column.scale)])
-    ends = np.array([[row["estimate"][end] for row in answer["rows"]] for end in ("low", "high")],
-                    float)
+    ends = np.array([[row["estimate"][end] for row in answer["rows"]] for end in ("low", "high")], float)
     return column.whole * (np.sqrt(ends) if column.root else ends)
 
 
@@ -152,8 +148,7 @@ def draw(several, options, policies, title, budgets, about, drawn, others):
     looks = [style.mark_style(i) for i in range(len(several))]
     reading = "; intervals: 95 %, over circular blocks of steps" if len(several) == 1 else \
         "; bar and line: mean over traces (errors: geometric) and its 95 % interval (t)"
-    star = "; *: differs from the first row, 95 % interval of the difference over traces" \
-        if differs.any() else ""
+    star = "; *: differs from the first row, 95 % interval of the difference over traces" if differs.any() else ""
     fig, axes = style.panels(
         title + (" over traces" if len(several) > 1 else "") + budgets, about + reading + star,
         len(drawn), 4, 0.75 + max(row, 0.29) * len(policies),
@@ -212,6 +207,5 @@ def draw_table(several, options, policies, title, budgets, about, columns):
         style.number_map(ax, np.column_stack([cells, mean]), shades, darkest, form)
         ax.set_title(f"{column.title} ({column.unit})".replace("\n", " "))
         ax.set_yticks(range(len(policies)), labels, fontsize=size)
-        ax.set_xticks(range(len(several) + 1), [*map(style.narrow, load.names(several)), "mean"],
-                      fontsize=5.5)
+        ax.set_xticks(range(len(several) + 1), [*map(style.narrow, load.names(several)), "mean"], fontsize=5.5)
     return fig

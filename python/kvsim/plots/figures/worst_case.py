@@ -54,8 +54,7 @@ def maps_of(name, cells, alone):
     words = measures.words(name)
     if name == "retained_importance":
         average = cells("retained_importance_mean", "layer")
-        of_means = Map(f"{words},\nmean over steps (fraction)", average, average.mean("layer"),
-                       "share")
+        of_means = Map(f"{words},\nmean over steps (fraction)", average, average.mean("layer"), "share")
         if not alone:
             return [of_means]
         least, outliers = cells("retained_importance_min", "layer"), cells("outlier_count", "layer")

@@ -78,8 +78,7 @@ def open_sources(paths, details, blocks):
         if len(set(results.policies)) != len(results.policies):
             raise DataError(f"{results.path}: a policy is there twice")
         if not results.has("retained_importance"):
-            raise DataError(f"{results.path}: no variable retained_importance; "
-                            "is this a results file of kvsim replay?")
+            raise DataError(f"{results.path}: no variable retained_importance; is this a results file of kvsim replay?")
     return [Source(results, name, found.get(id(results)), blocks, f"t{number}")
             for number, (results, name) in enumerate(zip(several, load.names(several)))]
 
@@ -180,8 +179,7 @@ def step_series(source):
     fine = parts_of(count, max(256, STEP_VALUES // cells))
 
     def pooled(name, array, values):
-        blocks = source.by_policy(f"steps-{name}", "float16",
-                                  lambda p: over_parts(name, values[p], fine, "worst"))
+        blocks = source.by_policy(f"steps-{name}", "float16", lambda p: over_parts(name, values[p], fine, "worst"))
         listed[name] = {**described(name, array), "layered": False, "mean": blocks, "worst": None,
                         "bounds": fine.tolist()}
 
@@ -197,8 +195,7 @@ def step_series(source):
         elif set(array.dims) == {"policy", "budget", "layer", "step"}:
             listed[name] = layered_series(source, name, array, fine, bounds)
     if fine.size <= count:
-        source.left_out.append(f"Single steps: curves are drawn from {fine.size - 1} parts of "
-                               f"{count} steps.")
+        source.left_out.append(f"Single steps: curves are drawn from {fine.size - 1} parts of {count} steps.")
     elif bounds.size <= count and any(one["layered"] for one in listed.values()):
         source.left_out.append(f"Single steps of single layers: means and worst of "
                                f"{bounds.size - 1} parts of {count} steps instead.")
@@ -214,8 +211,7 @@ def layered_series(source, name, array, fine, bounds):
         for fold, pooled in (("mean", mean(by_step)), ("worst", extreme(name, by_step))):
             source.blocks.numbers(f"{names[fold]}-{p}", over_parts(name, pooled, fine, fold), "float16")
             if fold == "mean" or not exact:
-                source.blocks.numbers(f"{names[fold]}-layer-{p}",
-                                      over_parts(name, values, bounds, fold), "float16")
+                source.blocks.numbers(f"{names[fold]}-layer-{p}", over_parts(name, values, bounds, fold), "float16")
     return {**described(name, array), "layered": True, **names, "bounds": fine.tolist(),
             "layerBounds": bounds.tolist(), "layerExact": exact}
 
@@ -269,11 +265,9 @@ def kept_sets(source):
              for one in first]
     counts = [own.sizes[dim] for own, dim in masks]
     sizes = results.data.sizes
-    pooled = MASK_BYTES < sum(-(-count // 8) for count in counts) * sizes["budget"] * sizes["layer"] * \
-        source.prompt
+    pooled = MASK_BYTES < sum(-(-count // 8) for count in counts) * sizes["budget"] * sizes["layer"] * source.prompt
     if pooled:
-        source.left_out.append("Kept sets of single layers and heads: the text is coloured by all "
-                               "of them together.")
+        source.left_out.append("Kept sets of single layers and heads: the text is coloured by all of them together.")
     return {"blocks": f"{source.prefix}-kept", "pooled": pooled,
             "merged": [one_policy(source, own.isel(policy=p), dim, p, pooled)
                        for p, (own, dim) in enumerate(masks)],

@@ -45,8 +45,7 @@ def table(sources, hindsight=()):
             if steps is not None and len(digests) == 1:
                 fill(series, one["id"], placed(results, steps))
     nothing = np.full((len(policies), len(labels)), np.nan)
-    found = {one: np.stack([rows.get(digest, nothing) for digest in digests])
-             for one, rows in found.items()}
+    found = {one: np.stack([rows.get(digest, nothing) for digest in digests]) for one, rows in found.items()}
     order = sorted(measures, key=lambda one: FIRST.index(one) if one in FIRST else len(FIRST))
     defined = [one for one in order if not np.isnan(found[one]).all()]
     unranked = np.max([np.nan_to_num(placed(one, ranking.why_unranked(one.data)), nan=ranking.RANKED)
@@ -72,9 +71,8 @@ def fill(store, key, values):
 
 
 def ranked(measures, unranked, held, held_share, budget_share):
-    """Every measure with values, intervals and marks by policy and budget, and where a policy is not
-    ranked for what it holds, with what it is at equal bytes. A measure of one trace that is no mean
-    over steps has its values alone."""
+    """Every measure with values, intervals and marks by policy and budget, and where a policy is not ranked for what it
+    holds, with what it is at equal bytes. A measure of one trace that is no mean over steps has its values alone."""
     policies, budgets = map(range, unranked.shape)
     contests = []
     for one, values, steps in measures:
@@ -91,8 +89,7 @@ def ranked(measures, unranked, held, held_share, budget_share):
                 points=points))
     answers, told = iter(ranking.rank(contests)), []
     for one, values, steps in measures:
-        root = steps is not None and len(values) == 1 and \
-            one["variable"].removesuffix("_rms") in ranking.SQUARED
+        root = steps is not None and len(values) == 1 and one["variable"].removesuffix("_rms") in ranking.SQUARED
         rows = list(zip(*(next(answers)["rows"] for _ in budgets)))   # [policy][budget]
 
         def estimate(key):
@@ -163,8 +160,7 @@ def measures_of(results):
             continue
         dims = set(array.dims)
         if dims == {"policy", "budget"}:
-            yield (measure(name, array), results.variable(name, "policy", "budget").values,
-                   steps_of(results, name))
+            yield (measure(name, array), results.variable(name, "policy", "budget").values, steps_of(results, name))
         elif dims == {"policy", "budget", "step"}:
             values = results.variable(name, "policy", "budget", "step").values
             yield measure(name, array, "worst", "worst step"), extreme(name, values), None

@@ -25,18 +25,15 @@ coloured by what was kept, steps, layers and heads, spans, and the record. From 
 results name come texts, what the worst steps looked for, and kept sets where the results lack them
 (the record is replayed for them).""")
     add = parser.add_argument
-    add("results", nargs="+", metavar="RESULTS.nc", type=Path,
-        help="results files, and what closed loops found")
+    add("results", nargs="+", metavar="RESULTS.nc", type=Path, help="results files, and what closed loops found")
     add("-o", "--out", metavar="PAGE.html", type=Path,
         help="the page (the first file's name with .html, in this folder)")
     add("--overwrite", action="store_true", help="replace an existing file")
     add("--trace", action="append", metavar="FILE", default=[],
         help="a trace of the results; repeatable (the one that each file names, beside it, in this "
              "folder or in data/)")
-    add("--no-trace", action="store_true",
-        help="read no traces: kept sets only where --save-keep wrote them, no texts")
-    add("--pool", action="store_true",
-        help="means over traces although their layers or lengths differ")
+    add("--no-trace", action="store_true", help="read no traces: kept sets only where --save-keep wrote them, no texts")
+    add("--pool", action="store_true", help="means over traces although their layers or lengths differ")
     add("--title", default="", metavar="TEXT", help="title of the page (the traces' names)")
     add("--details", action="append", metavar="FILE", help=argparse.SUPPRESS)
     parser.add_general_options()
