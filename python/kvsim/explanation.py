@@ -11,10 +11,9 @@ import xarray
 
 from .errors import UsageError
 from .figures import Figures, plot
-from .policy import Policy, score_files
 from .program import exchange, options, run
 from .results_file import as_file, records, trace_of
-from .scoring import known_functions
+from .scoring import SCHEME, ScoreFunction, known_functions, score_files
 from .trace import Trace
 
 
@@ -84,7 +83,7 @@ def explain(results: xarray.Dataset | str | PathLike, trace: str | PathLike | Tr
 def _score_functions(results: xarray.Dataset, trace: Path, folder: Path, chosen: str | None) -> bool:
     """Scores the functions of this process among the policies, or the chosen one, again; true if
     there are any. The program itself calls functions of files, by name."""
-    functions: dict[str, Policy] = {}
+    own: dict[str, ScoreFunction] = {}
     for record, keys in records(results).items():
         told = keys.get("function")
         if not told or record not in results["policy"].values or chosen not in (None, record):
@@ -96,10 +95,9 @@ def _score_functions(results: xarray.Dataset, trace: Path, folder: Path, chosen:
         if function is None:
             raise UsageError(f"{record}: its function is not known to this process; replay it "
                              "here, or choose other policies with results.sel(policy=...)")
-        functions[title] = Policy(function, name=told["name"])
-    own = [one for title, one in functions.items() if title == one.title]
+        if title == SCHEME + told["name"]:
+            own[title] = function
     if own:
         with Trace(trace) as opened:
-            layers = [int(one) for one in results["layer"].values.reshape(-1)]
-            score_files(own, opened, folder, layers)
+            score_files(own, opened, folder, [int(one) for one in results["layer"].values.reshape(-1)])
     return bool(own)

@@ -70,15 +70,10 @@ def write_results(dataset: xarray.Dataset, path: str | PathLike) -> None:
     write_bytes(path, written.getbuffer())
 
 
-def is_loop(dataset: xarray.Dataset) -> bool:
-    """Did `kvsim closed-loop` make this?"""
-    return "kl_divergence_mean" in dataset.variables and "layer" not in dataset.dims
-
-
 def is_results(dataset: xarray.Dataset) -> bool:
     """Did kvsim make this?"""
     replayed = "kvsim_version" in dataset.attrs and "retained_importance_mean" in dataset.variables
-    return replayed or is_loop(dataset)
+    return replayed or load.is_loop(dataset)
 
 
 def check(dataset: xarray.Dataset) -> None:
@@ -102,7 +97,7 @@ def as_file(given: xarray.Dataset | str | PathLike, folder: str, number: int = 0
         return Path(given)
     name = Path(str(given.attrs.get("trace", "results"))).stem
     path = Path(tempfile.mkdtemp(prefix=f"{number}-", dir=folder)) / f"{name}.nc"
-    what = "losses" if is_loop(given) else "results"
+    what = "losses" if load.is_loop(given) else "results"
     call(path, f"the {what} of {given.attrs.get('trace', 'an unnamed trace')}")
     write_results(given, path)
     return path

@@ -61,7 +61,7 @@ def draw(results, group, note):
             table += [[policy, column, layer, *line] for layer, line in zip(results.layers, cells)]
         row[0].set_ylabel(f"{title}\nlayer", fontsize=6)
     for ax, column in zip(axes[0], columns):
-        style.panel_title(ax, column, len(columns))
+        ax.set_title(style.wrapped_lines(column, style.characters(114) // len(columns), max_lines=3, placeholder=" …"))
     fig.colorbar(image, ax=list(axes.flat), label="keep rate", pad=0.01, fraction=0.03)
     style.numbers(fig, ["policy", "span", "layer", *(f"budget {one:.3g}" for one in budgets)], table)
     return fig

@@ -3,7 +3,7 @@ steps (KeepKV, Figure 2c, with the comparison that the figure lacks).
 """
 
 from .. import style
-from .by_layer import DOTS, dots_by_layer
+from .by_layer import DOTS, dots_by_layer, layer_axis
 
 TITLE = "locality of attention in time by layer, against random orders of the steps"
 NEEDS = ("locality", "locality_within", "locality_permuted")
@@ -27,5 +27,5 @@ def draw(results, options):
     dots_by_layer(axes[0, 1], results, local, mean)
     axes[0, 1].set(title="locality: 0 is white noise, 1 slow change")
     axes[0, 1].set_ylim(top=1.02)
-    style.layer_axis(axes[0, 0], results)
+    layer_axis(axes[0, 0], results)
     return fig

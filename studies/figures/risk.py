@@ -11,6 +11,7 @@ import numpy as np
 
 from .. import style
 from ...plain import counted
+from .by_layer import layer_axis
 
 TITLE = "estimated against true risk: sampled entries, and how good each estimator is"
 NEEDS = ("risk_true", "risk_estimate")
@@ -71,7 +72,7 @@ def by_layer(results, tables):
             ax.axhline(0, **style.DOTTED)
         else:
             ax.set_ylim(min(-0.02, values.fillna(0).min()), 1.02)
-    style.layer_axis(axes[1, 0], results)
+    layer_axis(axes[1, 0], results)
     columns = np.column_stack([values.mean("layer") for values in tables.values()])
     style.numbers(fig, ["estimator", *tables], [[name, *row] for name, row in zip(names, columns)])
     return fig

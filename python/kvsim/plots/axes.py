@@ -42,13 +42,6 @@ def slanted_ticks(ax, places, texts, slanted, **look):
                   rotation_mode="anchor", **look)
 
 
-def layer_axis(ax, results):
-    """Whole numbers as ticks, also where the file has few layers."""
-    ax.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(8, integer=True))
-    if len(results.layers) == 1:
-        ax.set_xlim(results.layers[0] - 1, results.layers[0] + 1)
-
-
 def budget_label(results):
     if results.budgets_are_counts:
         return "budget (tokens kept per KV head)"

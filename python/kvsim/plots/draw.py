@@ -23,8 +23,6 @@ from ..plain import printable, told_apart
 from ..tool import Parser, names, number_list, put_line, run_tool
 from ..whole import check_target
 
-FORMATS = ("pdf", "png", "csv")
-DEFAULT_FORMATS = ("pdf", "png")
 
 
 def parse(arguments, titles):
@@ -34,30 +32,26 @@ def parse(arguments, titles):
                         "Draws the figures of results files: PDF and PNG per figure, a folder per file when there\n"
                         "are several. Also what `kvsim theory --json` and `kvsim explain --json` print (FILE.json)."),
                     epilog=f"figures:\n{listing}")
-    parser.add_argument("results", nargs="+", metavar="RESULTS.nc", type=Path)
-    parser.add_argument("-o", "--out", required=True, metavar="DIR", type=Path,
-                        help="folder of the figures, made when absent")
-    parser.add_argument("--only", metavar="LIST", type=names(titles, "figure"),
-                        help="figures to draw, by comma (all that the file is enough for)")
-    parser.add_argument("--formats", metavar="LIST", default=list(DEFAULT_FORMATS),
-                        type=names(FORMATS, "format"),
-                        help="pdf, png, and csv for the numbers of figures that are tables "
-                             "(pdf,png)")
-    parser.add_argument("--width", choices=("column", "page"), default="screen",
-                        help="for a paper of two columns: 3.25 or 6.75 inches, as ICML has them, with "
-                             "texts of the same size (7.2 inches)")
-    parser.add_argument("--metric", metavar="LIST", type=names(measures.NAMES, "metric"),
-                        help="measures, by comma, of the figures of sweeps, traces and worst_case: "
-                             f"{', '.join(measures.NAMES)} (the first two)")
-    parser.add_argument("--budget", metavar="B",
-                        help="budget of the figures that show one: a ratio, or a count of tokens; "
-                             "the nearest in the file is taken (0.5)")
-    parser.add_argument("--layers", metavar="LIST", type=number_list, help="layers to draw, e.g. 0,5,10-15 (all)")
-    parser.add_argument("--policy", action="append", metavar="RECORD",
-                        help="policy to draw, as the file names it; repeatable (all)")
-    parser.add_argument("--pool", action="store_true",
-                        help="draw means over files although their layers or lengths differ")
-    parser.add_argument("--overwrite", action="store_true", help="replace existing figures")
+    add = parser.add_argument
+    add("results", nargs="+", metavar="RESULTS.nc", type=Path)
+    add("-o", "--out", required=True, metavar="DIR", type=Path, help="folder of the figures, made when absent")
+    add("--only", metavar="LIST", type=names(titles, "figure"),
+        help="figures to draw, by comma (all that the file is enough for)")
+    add("--formats", metavar="LIST", default=["pdf", "png"], type=names(("pdf", "png", "csv"), "format"),
+        help="pdf, png, and csv for the numbers of figures that are tables (pdf,png)")
+    add("--width", choices=("column", "page"), default="screen",
+        help="for a paper of two columns: 3.25 or 6.75 inches, as ICML has them, with "
+             "texts of the same size (7.2 inches)")
+    add("--metric", metavar="LIST", type=names(measures.NAMES, "metric"),
+        help="measures, by comma, of the figures of sweeps, traces and worst_case: "
+             f"{', '.join(measures.NAMES)} (the first two)")
+    add("--budget", metavar="B",
+        help="budget of the figures that show one: a ratio, or a count of tokens; "
+             "the nearest in the file is taken (0.5)")
+    add("--layers", metavar="LIST", type=number_list, help="layers to draw, e.g. 0,5,10-15 (all)")
+    add("--policy", action="append", metavar="RECORD", help="policy to draw, as the file names it; repeatable (all)")
+    add("--pool", action="store_true", help="draw means over files although their layers or lengths differ")
+    add("--overwrite", action="store_true", help="replace existing figures")
     parser.add_general_options()
     return parser.parse_args(arguments)
 

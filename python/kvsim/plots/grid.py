@@ -16,41 +16,26 @@ from ..errors import DataError
 from ..plain import told_apart
 from . import load, measures, statistics
 
+NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 METRICS = tuple(one for one in measures.SUMMARIES if one.variable != "output_error_max")
 
 
-@dataclass
 class Axis:
-    """Keys of a record that vary together; `values` are tuples of their texts, in order, `base` the
-    preset's own, or the middle one where that was not run."""
+    """Keys of a record that vary together, as the program wrote them. `values` are tuples of their texts in the order in
+    which they are drawn, `base` the preset's own, or the middle one where that was not run."""
 
-    keys: tuple
-    values: list
-    base: tuple
-
-    @classmethod
-    def read(cls, written):
-        """An axis as the program wrote it, its values in the order in which they are drawn."""
-        axis = cls(tuple(written["keys"]), list(map(tuple, written["values"])), tuple(written["default"]))
-        if any(len(value) != len(axis.keys) for value in (*axis.values, axis.base)):
+    def __init__(self, written):
+        self.keys, self.base = tuple(written["keys"]), tuple(written["default"])
+        self.values = list(map(tuple, written["values"]))
+        if any(len(value) != len(self.keys) for value in (*self.values, self.base)):
             raise ValueError("a value per key")
-        if all(is_number(value[0]) for value in axis.values):
-            axis.values.sort(key=lambda value: float(value[0]))
-        if axis.base not in axis.values:
-            axis.base = axis.values[len(axis.values) // 2]
-        return axis
-
-    @property
-    def name(self):
-        return " and ".join(self.keys)
-
-    @property
-    def numbers(self):
-        """Are the values numbers?"""
-        return len(self.keys) == 1 and all(is_number(value[0]) for value in self.values)
-
-    def text(self, value):
-        return ", ".join(value)
+        ordered = all(NUMBER.fullmatch(value[0]) for value in self.values)
+        if ordered:
+            self.values.sort(key=lambda value: float(value[0]))
+        if self.base not in self.values:
+            self.base = self.values[len(self.values) // 2]
+        self.name = " and ".join(self.keys)
+        self.numbers = ordered and len(self.keys) == 1   # are the values numbers?
 
 
 @dataclass
@@ -173,16 +158,12 @@ class Grid:
             measures.layers_note(self.results, self.shown)
 
 
-def is_number(text):
-    return re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", text) is not None
-
-
 def written(results):
     """{preset: [Axis]} from the attribute `axes`; Missing in files of programs that wrote none."""
     if "axes" not in results.data.attrs:
         raise load.Missing(f"{results.path}: no attribute axes, so an older kvsim wrote it; run the sweep again")
     try:
-        return {preset: [Axis.read(axis) for axis in axes]
+        return {preset: list(map(Axis, axes))
                 for preset, axes in json.loads(results.data.attrs["axes"]).items()}
     except (AttributeError, IndexError, KeyError, TypeError, ValueError):
         raise DataError(f"{results.path}: attribute axes is not a list of axes per preset, "

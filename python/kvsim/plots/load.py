@@ -202,7 +202,7 @@ def open_results(path, layers=None, policies=None):
                         f"{data.attrs.get('kvsim_version', 'unknown')}, expected 1 to {VERSION}; "
                         "a later kvsim reads it, or replay the trace again")
     if is_loop(data):
-        for name in ("policy", "budget_label", "step"):
+        for name in ("policy", "budget_label", "step", "kl_divergence"):
             if name not in data.variables:
                 raise DataError(f"{path}: no variable {name}; is this a file of kvsim closed-loop?")
         if set(data["kl_divergence"].dims) != {"policy", "budget", "step"}:
@@ -237,8 +237,8 @@ def shown(data):
 
 
 def is_loop(data):
-    """Is this dataset what a closed loop found?"""
-    return "kl_divergence" in data.variables and "layer" not in data.dims
+    """Is this dataset what `kvsim closed-loop` found?"""
+    return not {"kl_divergence", "kl_divergence_mean"}.isdisjoint(data.variables) and "layer" not in data.dims
 
 
 def join_loops(opened):

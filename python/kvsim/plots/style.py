@@ -22,7 +22,7 @@ from matplotlib.lines import Line2D  # noqa: E402
 from ..plain import counted, csv_text  # noqa: E402
 from ..whole import whole_file  # noqa: E402
 from . import load, looks  # noqa: E402
-from .axes import (BUDGET, budget_axis, budget_label, error_axis, layer_axis, legible,  # noqa: E402, F401
+from .axes import (BUDGET, budget_axis, budget_label, error_axis, legible,  # noqa: E402, F401
                    log_ticks, say_log, slanted_ticks)
 
 # Inches. A column and a page of two columns are those of ICML (3.25 and 6.75); ACM's (3.33, 7.0) and
@@ -319,11 +319,6 @@ def hide_unused(axes, count):
         ax.remove()
 
 
-def panel_title(ax, text, columns):
-    """A title of a panel that is one of `columns` beside each other; each of its lines over up to three."""
-    ax.set_title(wrapped_lines(text, characters(114) // columns, max_lines=3, placeholder=" …"))
-
-
 def budget_panels(results, policies, title, about, values_of, most_columns, height, ylabel="", keys=()):
     """A panel for each of {title: values [policy, budget]} with a line per policy over the budget; the
     figure, and its axes in this order. `keys` stand behind those of the policies."""
@@ -332,7 +327,8 @@ def budget_panels(results, policies, title, about, values_of, most_columns, heig
                        sharex=True)
     for ax, (text, values) in zip(axes, values_of.items()):
         budget_lines(ax, results, policies, values)
-        panel_title(ax, text, panel_grid(len(values_of), most_columns)[1])
+        most = characters(114) // panel_grid(len(values_of), most_columns)[1]
+        ax.set_title(wrapped_lines(text, most, max_lines=3, placeholder=" …"))
     return fig, axes
 
 

@@ -186,19 +186,15 @@ def table(given: Any, keys: Mapping[str, Any], where: str) -> SimpleNamespace:
 
 def read(given: str | PathLike | Mapping[str, Any]) -> SearchConfig:
     """Reads and checks the file of a search, or the same as a dictionary."""
-    if isinstance(given, Mapping):
-        return config_of(given, "search", Path())
-    path = Path(given)
-    try:
-        if not path.exists():
-            raise DataError(f"{path}: no such file")
-        document = tomllib.loads(read_text(path))
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{path}: not TOML: {error}") from None
-    return config_of(document, str(path), path.parent)
-
-
-def config_of(document: Mapping[str, Any], where: str, folder: Path) -> SearchConfig:
+    document, where, folder = given, "search", Path()
+    if not isinstance(given, Mapping):
+        where, folder = str(Path(given)), Path(given).parent
+        try:
+            if not Path(given).exists():
+                raise DataError(f"{where}: no such file")
+            document = tomllib.loads(read_text(given))
+        except tomllib.TOMLDecodeError as error:
+            raise UsageError(f"{where}: not TOML: {error}") from None
     if "policy" in document:
         raise UsageError(f"{where}: found [[policy]], the table of a sweep; expected base and "
                          "[vary] (kvsim sweep runs this file)")
@@ -298,8 +294,3 @@ def check_apart(searched: Sequence[Text], aside: Sequence[Text], apart: Iterable
             if values[0] == values[1]:
                 raise UsageError(f"{one.file}: set aside, but {what} is that of {other.file}, which is "
                                  f"searched: found {values[0]}, expected another {what}")
-
-
-def same_texts(before: Iterable[Mapping[str, Any]], now: Iterable[Text]) -> bool:
-    """Are these the texts that a study recorded? Files may have moved; contents may not."""
-    return [one["digest"] for one in before] == [one.digest for one in now]

@@ -56,17 +56,13 @@ class Replayer:
                  layers: Sequence[int] = ()) -> dict[str, Measured]:
         """Replays records into a results file and reads the objectives' variables; `closed_loop`: and
         what the model itself loses."""
-        settings = self.settings | ({"layers": layers} if layers else {})
-        if "layers" in settings:
-            settings["layers"] = ",".join(map(str, settings["layers"]))
+        layers = layers or self.settings.get("layers")
+        settings = self.settings | ({} if layers is None else {"layers": ",".join(map(str, layers))})
         keep = self.loop or closed_loop
         run(["replay", trace, "-o", str(results), "-q", "--overwrite", *options(
             budget=",".join(self.budgets), policy=list(records), threads=self.threads, save_keep=keep,
             metric=[] if self.loop else self.variables, **settings)], progress=False)
-        names = {one: one for one in RANKED_BY}
-        if not self.loop:
-            names |= {one: one for one in self.variables}
-        found = self.read(results, names)
+        found = self.read(results, {one: one for one in (*RANKED_BY, *([] if self.loop else self.variables))})
         if keep:
             loop = results.with_suffix(".loop.nc")
             run(["closed-loop", trace, results, "-o", loop, "-q", "--overwrite", *options(

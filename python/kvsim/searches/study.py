@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import optuna
 from optuna.pruners import BasePruner
@@ -19,7 +19,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from ..errors import UsageError
 from ..units import Folder, Lines, Lock, Tell, Unit, Worker, check_same, work_off
-from .config import Objective, SearchConfig, Text, check_apart, same_texts, text_of
+from .config import Objective, SearchConfig, Text, check_apart, text_of
 from .evaluate import Measured, Replayer, best_of, objective_value
 from .space import Space
 
@@ -77,8 +77,15 @@ PRUNERS: dict[str, Callable[[Any], BasePruner]] = {
 }
 
 
-# A place that candidates are measured on: a text, and its layers (none: all).
-Look = tuple[Text, tuple[int, ...]]
+class Look(NamedTuple):
+    """A place that candidates are measured on: a text, and its layers (none: all)."""
+
+    text: Text
+    layers: tuple[int, ...] = ()
+
+    @property
+    def key(self) -> str:
+        return self.text.digest + (":" + ",".join(map(str, self.layers)) if self.layers else "")
 
 
 @dataclass
@@ -89,20 +96,16 @@ class Candidate:
     typed: str
     record: str = ""   # canonical
     measured: list[Measured] = field(default_factory=list)
-    state: str = ""   # the last one, when it is known
-    values: list[float] | None = None
-    more: dict[str, Any] = field(default_factory=dict)   # attributes of the trial
+    outcome: dict[str, Any] = field(default_factory=dict)   # when it is known
 
     def end(self, state: str, values: list[float] | None = None, **more: Any) -> None:
-        self.state, self.values, self.more = state, values, more
-
-    def outcome(self) -> dict[str, Any]:
-        return {"number": self.trial.number, "state": self.state, "values": self.values,
-                "attributes": {"record": self.record or self.typed, "measured": self.measured, **self.more}}
+        """`more`: attributes of the trial."""
+        self.outcome = {"number": self.trial.number, "state": state, "values": values, "attributes": {
+            "record": self.record or self.typed, "measured": self.measured, **more}}
 
 
 def at_work(group: Sequence[Candidate]) -> list[Candidate]:
-    return [one for one in group if not one.state]
+    return [one for one in group if not one.outcome]
 
 
 class Study:
@@ -121,9 +124,8 @@ class Study:
         self.searched = list(map(text_of, config.search))
         self.aside = list(map(text_of, config.report))
         check_apart(self.searched, self.aside, config.apart)
-        self.looks: list[Look] = [(one, ()) for one in self.searched]
-        if config.pruner.layers:
-            self.looks.insert(0, (self.searched[0], config.pruner.layers))
+        self.whole = list(map(Look, self.searched))
+        self.looks = [*([Look(self.searched[0], config.pruner.layers)] if config.pruner.layers else []), *self.whole]
         self.replayer = Replayer(config, threads, model)
         starts = [self.space.params_of(record) for record in config.start]
         self.folder.make(self.workers)
@@ -145,7 +147,7 @@ class Study:
     def _claim(self, starts: Sequence[dict[str, Any]]) -> None:
         """Writes what the study is of, or refuses another search's folder."""
         note = self.optuna.set_user_attr
-        told = self.attributes
+        told = self.attributes   # files may have moved, contents may not
         if "search" not in told:
             for params in starts:
                 self.optuna.enqueue_trial(params, skip_if_exists=True)   # of a run that was cut off
@@ -154,11 +156,11 @@ class Study:
             note("search", self.config.identity())
             return
         check_same(self.folder.path, json.loads(told["search"]), json.loads(self.config.identity()))
-        if not same_texts(told["searched"], self.searched):
+        if [one["digest"] for one in told["searched"]] != [one.digest for one in self.searched]:
             raise UsageError(f"{self.folder.path}: made with other texts than those of traces.search; expected "
                              "the same, or another folder")
         # Texts set aside may be named late, but not be others once they were opened.
-        if not same_texts(told.get("set_aside", []), self.aside):
+        if [one["digest"] for one in told.get("set_aside", [])] != [one.digest for one in self.aside]:
             if told.get("opened"):
                 raise UsageError(f"{self.folder.path}: the texts set aside were opened and are "
                                  "recorded; found others, expected the same")
@@ -171,26 +173,24 @@ class Study:
             record for one in self.config.objectives for record in one.references)})
         known = {}
         for look in self.looks:
-            answers = self.replayer.answers(look[0].file, records)
+            answers = self.replayer.answers(look.text.file, records)
             faults = [fault for _, fault in answers.values() if fault]
             measured = {} if faults else self.measured(look, {name for name, _ in answers.values()})
             for fault in [*faults, *measured.values()]:
                 if isinstance(fault, str):
                     raise UsageError(fault)
             own = {one: measured[answers[one][0]] for one in records}
-            known[look_key(look)] = own | {one.reference: best_of(one, [own[record] for record in one.references])
+            known[look.key] = own | {one.reference: best_of(one, [own[record] for record in one.references])
                                            for one in self.config.objectives if len(one.references) > 1}
         return known
 
     def measured(self, look: Look, records: Iterable[str]) -> dict[str, Measured | str]:
         """Measurements of records at a look, or in words why there are none. What the study has is not measured
         again, whoever measured it."""
-        text, layers = look
-        at = look_key(look)
-        found = {one["record"]: one["measured"] for one in self.units.read() if one.get("look") == at}
+        found = {one["record"]: one["measured"] for one in self.units.read() if one.get("look") == look.key}
         if lacks := sorted(set(records) - found.keys()):
-            new = self.replayer.measure(text.file, lacks, layers)
-            self.units.add(*({"look": at, "record": record, "measured": one} for record, one in new.items()
+            new = self.replayer.measure(look.text.file, lacks, look.layers)
+            self.units.add(*({"look": look.key, "record": record, "measured": one} for record, one in new.items()
                              if not isinstance(one, str)))
             found |= new
         return found
@@ -257,9 +257,9 @@ class Study:
             for step in range(len(self.looks)):
                 self._look(step, at_work(group))
             for one in at_work(group):
-                if values := self._values(one, self.config.objectives, one.measured, self.looks[-len(self.searched):]):
+                if values := self._values(one, self.config.objectives, one.measured, self.whole):
                     one.end("COMPLETE", values)
-        self.units.add({"group": [one.outcome() for one in sorted(group, key=lambda one: one.trial.number)]})
+        self.units.add({"group": [one.outcome for one in sorted(group, key=lambda one: one.trial.number)]})
 
     def _check(self, group: Sequence[Candidate]) -> None:
         """Records that a replay would refuse are infeasible; others get their canonical text."""
@@ -287,22 +287,22 @@ class Study:
         """Measures a group at one place; the pruner sees the objective over what has been measured so far."""
         if not group:
             return
-        text, layers = self.looks[step]
-        measured = self.measured(self.looks[step], [one.record for one in group])
-        base = self.reference[look_key((text, layers))][self.config.base[0]]
+        look = self.looks[step]
+        measured = self.measured(look, [one.record for one in group])
+        base = self.reference[look.key][self.config.base[0]]
         prunes = self.config.pruner.kind != "none"
         for one in group:
             found = measured[one.record]
             if isinstance(found, str):
                 one.end("PRUNED", infeasible=found)
                 continue
-            if not layers:
+            if not look.layers:
                 one.measured.append(found)
                 if why := self.replayer.why_unranked(found, base):
-                    one.end("PRUNED", unranked=f"{text.name}: {why}")
+                    one.end("PRUNED", unranked=f"{look.text.name}: {why}")
                     continue
             if prunes:
-                so_far = ([found], [self.looks[step]]) if layers else (one.measured, self.looks[-len(self.searched):])
+                so_far = ([found], [look]) if look.layers else (one.measured, self.whole)
                 if values := self._values(one, self.config.objectives[:1], *so_far):
                     one.trial.report(values[0], step)
         if prunes and step < len(self.looks) - 1:
@@ -313,7 +313,7 @@ class Study:
     def _values(self, one: Candidate, objectives: Sequence[Objective], measured: Sequence[Measured],
                 looks: Sequence[Look]) -> list[float]:
         """Values of the objectives over the first of these looks; none where they leave one undefined."""
-        reference = [self.reference[look_key(look)] for look, _ in zip(looks, measured)]
+        reference = [self.reference[look.key] for look, _ in zip(looks, measured)]
         try:
             return [objective_value(objective, self.config.budgets, measured, reference, [text for text, _ in looks])
                     for objective in objectives]
@@ -348,8 +348,3 @@ class Study:
         for one in sorted(found, key=lambda one: (one.values, one.number)):
             fronts.setdefault(one.user_attrs["record"], one)
         return list(fronts.values())
-
-
-def look_key(look: Look) -> str:
-    text, layers = look
-    return text.digest + (":" + ",".join(map(str, layers)) if layers else "")

@@ -20,7 +20,7 @@ from ..plots import statistics
 from ..whole import write_text
 from .config import HELD, OR, RANKED_BY, Objective
 from .evaluate import LOOP_LOSS, best_of, folded, relative, shown
-from .study import Study, look_key
+from .study import Look, Study
 
 LEAST = 16   # candidates with a key before its importance is told
 MOST = 16    # candidates of a front that are measured on texts set aside
@@ -139,7 +139,7 @@ def grid(title: str, columns: Sequence[str], width: int, rows: Sequence[tuple[Se
 def objective_lines(study: Study, objective: Objective, best: Sequence[FrozenTrial]) -> list[str]:
     """A table of the best candidates by budget."""
     kind = "geometric mean" if objective.reference else "mean"
-    reference = [study.reference[look_key((one, ()))] for one in study.searched]
+    reference = [study.reference[Look(one).key] for one in study.searched]
     rows = []
     for one in best:
         table = relative(objective, study.config.budgets, one.user_attrs["measured"], reference)
@@ -225,35 +225,28 @@ class Report:
         apart = ", ".join(self.config.apart)
         lines.append(f"no text of one list has {' or '.join(self.config.apart)} of one of "
                      f"the other" if apart else "the texts differ in their content alone")
-        lines += self._openings()
+        if self.before:
+            lines += [f"the texts set aside had been opened before, {counted(len(self.before), 'time')}: what was "
+                      "chosen since then may have been chosen by them"]
+            lines += [f"  {one['time']}, after {one['tried']} candidates, for {one['best'][0]}" for one in self.before]
+        else:
+            lines.append("the texts set aside were opened for this report, for the first time")
         for variable in self.variables:
             lines += ["", *self._table(self.objective(variable))]
-        return "\n".join(lines + self._unranked())
-
-    def _unranked(self) -> list[str]:
-        """Lines about policies that do not hold what the base does: no fair comparison."""
-        base = self.canonical[self.config.base[0]]
-        said = {}
+        base, said = self.canonical[self.config.base[0]], {}   # who does not hold what it does: no fair comparison
         for text, measured in zip(self.study.aside, self.measured):
             for record in self.records:
                 if why := self.study.replayer.why_unranked(measured[record], measured[base]):
                     said.setdefault(record, f"{record} {why} on {text.name}")
-        return ["", "not to be ranked with the others: " + "; ".join(said.values())] if said else []
+        if said:
+            lines += ["", "not to be ranked with the others: " + "; ".join(said.values())]
+        return "\n".join(lines)
 
     def objective(self, variable: str) -> Objective:
         """One variable alone, against what the search's objectives compare it with."""
         own = next((one for one in self.config.objectives if variable in one.variables), None)
         reference = self.reference if own is None else own.reference
         return Objective((variable,), reference, own.direction if own else "minimize")
-
-    def _openings(self) -> list[str]:
-        if not self.before:
-            return ["the texts set aside were opened for this report, for the first time"]
-        lines = [f"the texts set aside had been opened before, "
-                 f"{counted(len(self.before), 'time')}: what was chosen since then may have been "
-                 "chosen by them"]
-        return lines + [f"  {one['time']}, after {one['tried']} candidates, for {one['best'][0]}"
-                        for one in self.before]
 
     def table(self, objective: Objective) -> dict[str, np.ndarray]:
         """Per policy [texts, budgets]: ln of the value over the reference's, or the value."""

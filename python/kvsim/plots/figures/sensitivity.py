@@ -57,7 +57,7 @@ def draw_line(ax, line, values, means):
     if x and ticks[0] > 0 and ticks[-1] / ticks[0] >= 20:
         ax.set_xscale("log")
         ax.minorticks_off()
-    texts = [line.axis.text(value) for value in line.records]
+    texts = [", ".join(value) for value in line.records]
     style.slanted_ticks(ax, ticks, texts, max(map(len, texts)) * len(texts) > 26)
     if line.axis.base in line.records:
         base = list(line.records).index(line.axis.base)

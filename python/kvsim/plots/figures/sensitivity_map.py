@@ -35,7 +35,7 @@ def draw(one, rows, columns, table):
         f"{one.subtitle}\nrows: {rows.name}; darker is worse, each map has "
         f"its own scale; frame: default; *: best{one.left_out(shown)}", len(metrics), len(shown),
         max(1.15, 0.4 + 0.15 * len(rows.values)), (), (columns.name, ""))
-    across, down = ([axis.text(value) for value in axis.values] for axis in (columns, rows))
+    across, down = ([", ".join(value) for value in axis.values] for axis in (columns, rows))
     for line, metric in zip(axes, metrics):
         values = one.over_traces(metric)
         for ax, label in zip(line, shown):

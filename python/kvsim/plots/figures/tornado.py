@@ -25,7 +25,7 @@ def effects(one, metric, budget):
     values = one.over_traces(metric).sel(budget=budget).to_series()
     rows = []
     for line in one.lines():
-        along = [(values[record], line.axis.text(value)) for value, record in line.records.items()]
+        along = [(values[record], ", ".join(value)) for value, record in line.records.items()]
         middle = values[one.base] if one.base is not None else sorted(along)[len(along) // 2][0]
         along = [(value - middle, text) for value, text in along]
         rows.append((line, min(along), max(along)))

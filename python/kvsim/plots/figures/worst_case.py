@@ -28,19 +28,13 @@ class Map(NamedTuple):
 
 
 def find(results, options):
-    """Measures to draw."""
-    names = measures.of_files([results], options) or [measures.BESIDE]
-    results.need(*sorted({variable for one in names for variable in NEEDED[one]}))
-    return names
+    """Measures to draw, and their maps."""
+    names, budget = measures.of_files([results], options) or [measures.BESIDE], results.nearest_budget(options.budget)
 
+    def cells(name, *dims):
+        return results.variable(name, "policy", "budget", *dims).sel(budget=budget)
 
-NEEDED = {
-    "stream_error": ("residual_error", "stream_error"),
-    "retained_importance": ("retained_importance_min", "retained_importance_mean",
-                            "outlier_count"),
-    "output_error": ("output_error_max", "output_error_mean"),
-    "residual_error": ("residual_error_max", "residual_error_mean"),
-}
+    return names, [one for name in names for one in maps_of(name, cells, len(names) == 1)]
 
 
 def maps_of(name, cells, alone):
@@ -67,13 +61,9 @@ def maps_of(name, cells, alone):
             Map(f"{words},\nmean over steps", average, average.mean("layer"), "error")]
 
 
-def draw(results, options, names):
+def draw(results, options, found):
+    names, maps = found
     budget, policies = results.nearest_budget(options.budget), results.policies
-
-    def cells(name, *dims):
-        return results.variable(name, "policy", "budget", *dims).sel(budget=budget)
-
-    maps = [one for name in names for one in maps_of(name, cells, len(names) == 1)]
     beside = len(results.layers) <= BESIDE
     labels, size, row = style.row_labels(policies)
     held = measures.held_note([results], policies, options.budget or "0.5")
