@@ -101,8 +101,7 @@ def replay(trace: str | PathLike | Trace, policies: PolicyLike | Iterable[Policy
             layers=_layers(layers), later=later, metric=several(metrics), save_keep=save_keep,
             per_head=per_head, fragility=fragility, importance=importance, scope=scope,
             outlier=outlier, wo_steps=wo_steps, horizon=horizon,
-            span_complement=several(span_complement), seed=seed,
-            backend=backend, threads=threads, overwrite=overwrite)]
+            span_complement=several(span_complement), seed=seed, backend=backend, threads=threads, overwrite=overwrite)]
         run(words, progress)
         return open_results(target)
 

@@ -76,8 +76,7 @@ def explain(results: xarray.Dataset | str | PathLike, trace: str | PathLike | Tr
         **{name: found[name] for name in ("policy", "budget", "layer", "step", "step_text",
                                           "retained_importance")},
         lost=pandas.DataFrame(found["lost"]).set_index("position") if found["lost"] else
-        pandas.DataFrame(),
-        document=found)
+        pandas.DataFrame(), document=found)
 
 
 def _score_functions(results: xarray.Dataset, trace: Path, folder: Path, chosen: str | None) -> bool:

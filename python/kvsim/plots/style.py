@@ -264,8 +264,7 @@ def dot_panels(results, policies, title, about, values_of, most_columns):
     """The panels of `budget_panels` where there is one budget: a row per policy, with a dot."""
     labels, size, row = row_labels(policies)
     fig, axes = panels(f"{title} at budget {results.budget_text(results.budgets[0])}",
-                       results.subtitle + about, len(values_of), most_columns,
-                       0.7 + row * len(policies), sharey=True)
+                       results.subtitle + about, len(values_of), most_columns, 0.7 + row * len(policies), sharey=True)
     for ax, (text, values) in zip(axes, values_of.items()):
         for y, policy in enumerate(policies):
             look = policy_style(results, policy)
@@ -323,8 +322,7 @@ def budget_panels(results, policies, title, about, values_of, most_columns, heig
     """A panel for each of {title: values [policy, budget]} with a line per policy over the budget; the
     figure, and its axes in this order. `keys` stand behind those of the policies."""
     fig, axes = panels(title, results.subtitle + about, len(values_of), most_columns, height,
-                       [*policy_keys(results, policies), *keys], (budget_label(results), ylabel),
-                       sharex=True)
+                       [*policy_keys(results, policies), *keys], (budget_label(results), ylabel), sharex=True)
     for ax, (text, values) in zip(axes, values_of.items()):
         budget_lines(ax, results, policies, values)
         most = characters(114) // panel_grid(len(values_of), most_columns)[1]

@@ -200,8 +200,7 @@ class Report:
                 "set_aside": [one.digest for one in study.aside]}])
         (folder / "report").mkdir(parents=True, exist_ok=True)
         self.measured = [study.replayer.measured(
-            one.file, folder / "report" / f"{one.name}.nc", self.records, self.closed_loop)
-            for one in study.aside]
+            one.file, folder / "report" / f"{one.name}.nc", self.records, self.closed_loop) for one in study.aside]
         rows = [[text.name, record, budget, variable, f"{value:.9g}", self.reference]
                 for text, found in zip(study.aside, self.measured) for record in self.records
                 for variable, values in found[record].items() if variable not in RANKED_BY

@@ -25,8 +25,7 @@ def draw(results, options):
         "Stream error by bytes held",
         f"{results.subtitle}{measures.layers_note([results])}{told}\n"
         "Each marker is a budget. Lower and further left is better.", len(FORMS), 3, 2.2,
-        style.policy_keys(results, results.policies), ("bytes held (MiB)", LABEL), sharex=True,
-        sharey=True)
+        style.policy_keys(results, results.policies), ("bytes held (MiB)", LABEL), sharex=True, sharey=True)
     for ax, (variable, title) in zip(axes, FORMS.items()):
         held = results.variable(variable, "policy", "budget") / MEBIBYTE
         points = xarray.Dataset({"held": held, "error": error.where(error > 0)})

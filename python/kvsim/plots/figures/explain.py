@@ -39,8 +39,7 @@ def draw(document, options):
         f"What {data['policy']} lost at budget {data['budget']}, layer {data['layer']}, {step}",
         f"{data['model']}, n = {len(prompt)} prompt tokens, trace {data['trace']}; retained "
         f"importance {data['retained_importance']:.3f}", 2, 1,
-        (1.4 + lines * LINE + 0.2) / 2, keys,
-        height_ratios=[1.4, lines * LINE + 0.2])
+        (1.4 + lines * LINE + 0.2) / 2, keys, height_ratios=[1.4, lines * LINE + 0.2])
     profile(axes[0, 0], importance, lost, data["lost"])
     text(axes[1, 0], prompt[:MOST_TOKENS], places, lines, importance, data["heads"])
     return fig
@@ -70,8 +69,7 @@ def profile(ax, importance, lost, worst):
     shown = lost > 0
     ax.vlines(position[shown], 0, lost[shown], color=LOST, linewidth=1.2, zorder=3)
     ax.plot([one["position"] for one in worst], [one["lost"] for one in worst], "v", color=LOST,
-            markersize=3, markeredgecolor="black", markeredgewidth=0.4, zorder=4,
-            linestyle="none")
+            markersize=3, markeredgecolor="black", markeredgewidth=0.4, zorder=4, linestyle="none")
     ax.set_yscale("function", functions=(lambda x: np.sqrt(np.maximum(x, 0)), np.square))
     ax.set(xlim=(-0.01 * importance.size, 1.01 * importance.size),
            ylim=(0, max(importance.max() * 1.1, 1e-6)),

@@ -52,8 +52,7 @@ def pages(results, options, found):
     budget = results.nearest_budget(options.budget)
     return {f"fragility{f'-{i}' if len(found) > 1 else ''}{suffix}":
             functools.partial(draw, results, budget, *one)
-            for i, one in enumerate(found, start=1)
-            for suffix, draw in (("", bands), ("-rows", by_row))}
+            for i, one in enumerate(found, start=1) for suffix, draw in (("", bands), ("-rows", by_row))}
 
 
 def title(results, budget, curves):
@@ -77,8 +76,7 @@ def bands(results, budget, singles, curves):
         + " / ".join(curves), rows, columns, max(1.1, min(1.7, 7.5 / rows)),
         [Patch(color="0.82", label=f"one of {len(singles)} queries alone: least to most"),
          *(style.key(name, look) for name, (_, look) in lines.items())],
-        ("step (position of the query, tokens)", "retained importance (fraction)"),
-        sharex=True, sharey=True)
+        ("step (position of the query, tokens)", "retained importance (fraction)"), sharex=True, sharey=True)
     for layer, ax in zip(results.layers, axes.flat):
         own = values.sel(layer=layer)
         band, counts = own.sel(policy=singles), []

@@ -51,8 +51,7 @@ def draw(results):
     # The full cache keeps everything at every budget: a panel of it would show nothing.
     policies = [one for one in results.policies if not load.is_full(one)] or results.policies
     fig, axes = span_lines(results, policies, keep, "Keep rate per span, mean over layers", "",
-                           "keep rate (fraction of the span)",
-                           [style.key("unbiased (realised rate)", REFERENCE)])
+                           "keep rate (fraction of the span)", [style.key("unbiased (realised rate)", REFERENCE)])
     for ax, policy in zip(axes, policies):
         # A dot stands for the line when there is only one budget.
         ax.plot(keep.budget, unbiased.sel(policy=policy), zorder=1,

@@ -38,8 +38,7 @@ def draw(results, options):
     fig, axes = style.panels(
         f"Retained importance over steps at budget {results.budget_text(budget)}",
         f"{results.subtitle}{held}\n{LINES if lines else MAPS}", len(layers), 4 if len(layers) <= 12 else 5,
-        height if len(layers) > 1 else max(2.9, height),
-        style.policy_keys(results, policies, values) if lines else (),
+        height if len(layers) > 1 else max(2.9, height), style.policy_keys(results, policies, values) if lines else (),
         ("step (position of the query, tokens)", "retained importance (fraction)" if lines else ""),
         sharex=True, sharey=True)
     for layer, ax in zip(layers, axes):

@@ -20,8 +20,7 @@ def pages(files, options):
     for stem, one in grid.grids("sensitivity_map", files, options).items():
         planes = one.planes()
         planned |= {stem if len(planes) == 1 else f"{stem}-{'-'.join(rows.keys + columns.keys)}":
-                    functools.partial(draw, one, rows, columns, table)
-                    for rows, columns, table in planes}
+                    functools.partial(draw, one, rows, columns, table) for rows, columns, table in planes}
     if not planned:
         raise load.NotMeasured(f"{files[0].path}: no two axes that are crossed")
     return planned

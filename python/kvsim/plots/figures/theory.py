@@ -51,8 +51,7 @@ def curve(ax, data, quantity, index):
     closed = [np.nan if row["closed_form"] is None else row["closed_form"] for row in rows]
     ax.plot(sizes, closed, **{**look, "marker": ""})
     ax.errorbar(sizes, [row["monte_carlo"] for row in rows],
-                [4 * row["standard_error"] for row in rows],
-                **{**look, "linestyle": ""}, elinewidth=0.8)
+                [4 * row["standard_error"] for row in rows], **{**look, "linestyle": ""}, elinewidth=0.8)
     ax.set_xscale("log", base=2)
     ax.set_xticks(sizes, [str(size) for size in sizes])
     ax.minorticks_off()

@@ -80,13 +80,11 @@ def ranked(measures, unranked, held, held_share, budget_share):
         every = np.moveaxis(steps, 1, 0) if by_steps else values.T   # [budget, policy, step or trace]
         for b in budgets:
             points = [[(held_share[p, other] / budget_share[p, b], every[other, p]) for other in budgets]
-                      if unranked[p, b] in (ranking.HOLDS_MORE, ranking.HOLDS_LESS) else []
-                      for p in policies]
+                      if unranked[p, b] in (ranking.HOLDS_MORE, ranking.HOLDS_LESS) else [] for p in policies]
             contests.append(ranking.contest(
                 every[b], units="steps" if by_steps else "traces",
                 scale=ranking.scale_of(one["variable"], one["unit"]),
-                more_is_better=one["better"] == "high", unranked=unranked[:, b], held=held[:, b],
-                points=points))
+                more_is_better=one["better"] == "high", unranked=unranked[:, b], held=held[:, b], points=points))
     answers, told = iter(ranking.rank(contests)), []
     for one, values, steps in measures:
         root = steps is not None and len(values) == 1 and one["variable"].removesuffix("_rms") in ranking.SQUARED
