@@ -55,11 +55,8 @@ def check_regular(path: str | os.PathLike) -> None:
     """DataError unless the path is a regular file that may be read."""
     path = Path(path)
     try:
-        regular = path.is_file()
-        if not regular and path.exists():
-            raise DataError(f"{path}: not a regular file")
-        if not regular:
-            raise DataError(f"{path}: no such file")
+        if not path.is_file():
+            raise DataError(f"{path}: {'not a regular file' if path.exists() else 'no such file'}")
         path.open("rb").close()
     except OSError as error:
         raise DataError(f"{path}: {error.strerror}") from None

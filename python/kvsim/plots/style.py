@@ -8,6 +8,7 @@ import functools
 import math
 import re
 import textwrap
+from pathlib import Path
 
 import matplotlib
 import numpy as np
@@ -38,46 +39,12 @@ DOTTED = {"color": "black", "linewidth": 0.7, "linestyle": ":"}   # of what a li
 # Of what is not a policy: spans, estimators, settings. Policies have theirs in looks.py.
 COLOURS = tuple(looks.COLOURS[k][0] for k in (4, 10, 5, 7, 0, 6, 3, 11, 1, 8))
 
-RC = {
-    "pdf.fonttype": 42,  # embed TrueType outlines: publishers refuse Type 3 fonts
-    "ps.fonttype": 42,
-    "font.family": "DejaVu Sans",  # ships with matplotlib, so figures are the same everywhere
-    "font.size": 7,
-    "axes.titlesize": 7,
-    "axes.labelsize": 7,
-    "figure.labelsize": 7,
-    "figure.labelweight": "normal",
-    "xtick.labelsize": 6,
-    "ytick.labelsize": 6,
-    "legend.fontsize": 6.5,
-    "axes.linewidth": 0.6,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.titlepad": 3,
-    "axes.labelpad": 2,
-    "grid.color": "0.9",
-    "grid.linewidth": 0.5,
-    "xtick.major.width": 0.6,
-    "ytick.major.width": 0.6,
-    "xtick.major.size": 2.5,
-    "ytick.major.size": 2.5,
-    "lines.linewidth": 1.0,
-    "lines.markersize": 3.6,
-    "legend.frameon": False,
-    "legend.handlelength": 3.4,
-    "text.parse_math": False,  # names are shown as typed, dollar signs too
-    "figure.max_open_warning": 0,
-    "figure.dpi": 200,   # the layout measures texts as they are saved, or long ones are clipped
-    "savefig.dpi": 200,
-}
-
 
 def use(width="screen"):
     """Begins figures of one of WIDTHS."""
     matplotlib.rcdefaults()  # a matplotlibrc on the user's machine must not change the figures
-    matplotlib.rcParams.update(RC)
+    matplotlib.rcParams.update(matplotlib.rc_params_from_file(
+        Path(__file__).with_name("kvsim.mplstyle"), use_default_template=False))
     matplotlib.rcParams["figure.figsize"] = (WIDTHS[width], 3)
 
 
