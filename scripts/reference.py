@@ -19,7 +19,8 @@ SECTIONS = ("Args:", "Attributes:", "Returns:", "Raises:")
 
 def homes() -> dict[str, ast.AST]:
     """Every public name with the node that defines it."""
-    listed = [node for node in ast.walk(tree_of("__init__")) if isinstance(node, ast.ImportFrom) and node.level]
+    listed = [node for node in ast.parse((PACKAGE / "__init__.pyi").read_text(encoding="utf-8")).body
+              if isinstance(node, ast.ImportFrom)]
     found = {}
     for home, names in ((one.module, [name.name for name in one.names]) for one in listed):
         for node in tree_of(home).body:

