@@ -29,6 +29,24 @@ def streaming(attention: np.ndarray, ages: np.ndarray, sinks: int, recent: int) 
     return kept / (kept.sum(-1, keepdims=True) + np.maximum(rest, 0))
 
 
+def usual_wo(layer: Layer) -> np.ndarray:
+    """[Hq, dv, D], W*: W_O with gate, norms and multiplier at their usual size, which scores take
+    (docs/trace-format.md 8). It is `wo` where there are none."""
+    if layer.gate is None and layer.inner is None and layer.outer is None:
+        return layer.wo
+    stored = int(np.searchsorted(layer.query_positions, layer.prompt_len)) or None
+    result = layer.wo.astype(np.float64)
+    if layer.gate is not None:
+        size = np.sqrt(np.square(layer.gate[:, :stored].astype(np.float64)).mean(1))
+        result = result * np.where(size > 0, size, 1)[..., None]
+    for norm, shape in ((layer.inner, (*layer.wo.shape[:2], 1)), (layer.outer, (1, 1, -1))):
+        if norm is not None:
+            result = result * np.asarray(norm.gain, np.float64).reshape(shape)
+            if norm.eps is not None:
+                result /= np.quantile(norm.rms[:stored], 0.5, method="lower")
+    return result.astype(np.float32)
+
+
 def changes(layer: Layer, sinks: int, recent: int) -> np.ndarray:
     """Root mean square over the prompt's stored queries j >= sinks + recent of what the output of each
     KV head changes by, |sum over its query heads of (Z - Z') W*| [Hkv]."""
@@ -37,7 +55,7 @@ def changes(layer: Layer, sinks: int, recent: int) -> np.ndarray:
     if not at.size:
         raise DataError(f"layer {layer.index}: no stored query behind {sinks} + {recent} entries; take "
                         "a longer prompt, or smaller --sinks and --recent")
-    values, wo = prompt.values.astype(np.float32), prompt.usual_wo.astype(np.float32)
+    values, wo = prompt.values.astype(np.float32), usual_wo(prompt).astype(np.float32)
     total = np.zeros(len(values))
     for chosen in np.array_split(at, -(-at.size // CHUNK)):
         part = replace(prompt, queries=prompt.queries[:, chosen],

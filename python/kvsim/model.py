@@ -64,9 +64,7 @@ def capture(model: Any, tokenizer: Any = None,
             compress_after: int | None = None, markup: bool = True, raw: bool = False,
             layers: Sequence[int] | int | str | None = None, queries: int | str | None = None,
             dtype: str = "float16", checks: int = 8, probes: str | Sequence[str] = (),
-            temperature: float = 0.0, top_p: float = 1.0, repetition_penalty: float = 1.0,
-            seed: int = 0, ignore_end: bool = False, overwrite: bool = False,
-            progress: bool | None = None) -> Trace:
+            ignore_end: bool = False, overwrite: bool = False, progress: bool | None = None) -> Trace:
     """Captures what a model that you hold puts into its attention layers.
 
     The model's own code runs unchanged; the capture listens in through transformers' registry of
@@ -95,10 +93,6 @@ def capture(model: Any, tokenizer: Any = None,
         checks: positions whose attention outputs are stored for :func:`kvsim.verify`.
         probes: further queries over the prompt's cache: "repeat[:CHUNK]" (the prompt read again),
             "repeat-text[:CHUNK]", "draft:K" (the model's own answer), "file:QUESTIONS".
-        temperature: 0 is greedy.
-        top_p: nucleus of sampling.
-        repetition_penalty: 1 is none.
-        seed: of sampling.
         ignore_end: write all `steps` even if the model would stop.
 
     Raises:

@@ -116,7 +116,7 @@ def make(args: argparse.Namespace) -> None:
         if args.texts_only:
             print(f"{args.out / stem}.prompt.txt: {prompt.prompt_len} tokens")
             continue
-        options = CaptureOptions.of(vars(args), seed=0, steps=steps, answer=text.answer, raw=kind.raw, record={
+        options = CaptureOptions.of(vars(args), steps=steps, answer=text.answer, raw=kind.raw, record={
             "tool": "make_traces", "text_kind": name, "text_seed": seed,
             "prompt_file": f"{stem}.prompt.txt", "prompt_sha256": sha256(text.prompt.encode()),
             "answer_sha256": sha256(text.answer.encode())})

@@ -242,7 +242,7 @@ class Runs(WithTexts):
     def test_policies_that_compress_while_the_model_answers_at_length(self):
         """1100 tokens, and the loss beside the model's own with the mask of sinks and the newest."""
         policy, budget = "streaming,schedule=decode", 100
-        (self.folder / "ledger.prompt.txt").write_text('<turn role="user">Who came home?</turn>')
+        (self.folder / "ledger.prompt.txt").write_text(f'<turn role="user">{story(9)}</turn>')
         (self.folder / "ledger.answer.txt").write_text("".join(map(story, range(6))))
         found = self.study(texts=[self.folder / "ledger.prompt.txt"], steps=1100, budgets=[budget],
                            policies=[policy, "r-kv", "snapkv,window=4"], keep_traces=True)
@@ -454,7 +454,7 @@ class Texts(WithTexts):
         chat = sources.passage(found[0].path, self.tokenizer, 96, 12)
         self.assertEqual((chat.answer, chat.raw), ("The one of the keeper.", False))
         told = sources.passage(found[2].path, self.tokenizer, 96, 12)
-        self.assertEqual((told.conversation.turns[0].text, told.answer, told.raw), (story(1), "\nThe end.", True))
+        self.assertEqual((told.conversation.turns[0].text, told.answer, told.raw), (story(1).strip(), "\nThe end.", True))
         library = sources.passage(found[-1].path, self.tokenizer, 96, 12)
         self.assertTrue(found[-1].path.read_text().startswith(library.conversation.turns[0].text))
         for word in ("gone", "gone-3"):

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import DataError, UsageError
-from .generate import Sampling, generate
+from .generate import generate
 from .inputs import Inputs, beside
 from .layers import find_attention_layers, other_layers
 from .markup import Conversation
@@ -25,7 +25,7 @@ LATENT = ("kv_lora_rank", "qk_rope_head_dim")   # of an attention, in every fami
 
 
 @dataclass
-class CaptureOptions(Sampling):
+class CaptureOptions:
     """Options of a capture. None for `layers` is all, for `queries` every query, for `steps` the default.
 
     `record` holds further entries for the trace's `source`: file names, digests, the command.
@@ -36,6 +36,7 @@ class CaptureOptions(Sampling):
     steps: int | None = None
     answer: str = ""
     raw: bool = False
+    ignore_end: bool = False
     checks: int = 8
     probes: list[str] = field(default_factory=list)
     dtype: str = "float16"
@@ -93,9 +94,9 @@ def later_tokens(loaded: LoadedModel, conversation: Conversation | None, options
     if count > 0:
         choose_attention(loaded.model)
         given = beside(inputs, len(ids))
-        written = generate(loaded, ids, count, options,
-                           functools.partial(progress, "generating"), inputs,
-                           keeps_cache=not (given and own_positions(loaded.model, ids, given)))
+        written = generate(loaded, ids, count, functools.partial(progress, "generating"), inputs,
+                           keeps_cache=not (given and own_positions(loaded.model, ids, given)),
+                           ignore_end=options.ignore_end)
     ids = ids + written
     if len(ids) <= prompt.prompt_len:
         raise UsageError(
@@ -115,10 +116,7 @@ def _source_record(loaded: LoadedModel, options: CaptureOptions, prompt: Tokeniz
     if inputs:
         record["inputs"] = inputs
     if written:
-        record["generation"] = "sampling" if options.temperature > 0 else "greedy"
-        record["repetition_penalty"] = options.repetition_penalty
-        if options.temperature > 0:
-            record |= {name: getattr(options, name) for name in ("temperature", "top_p", "seed")}
+        record["generation"] = "greedy"
     return json.dumps(record | options.record, sort_keys=True)
 
 

@@ -15,7 +15,7 @@ import torch
 from ..errors import DataError, UsageError
 from ..plain import read_text
 from .cache_names import cache_in, with_cache
-from .generate import Sampling, generate
+from .generate import generate
 from .layers import find_attention_layers, hooked
 from .model import LoadedModel
 from .prompt import token_texts
@@ -112,7 +112,7 @@ def _questions(loaded: LoadedModel, prompt: list[int], file: Path, raw: bool, pr
         if tab and answer.strip():
             answered = _encode(loaded.tokenizer, answer.strip())
         else:
-            answered = generate(loaded, prompt + asked, ANSWER_STEPS, Sampling(),
+            answered = generate(loaded, prompt + asked, ANSWER_STEPS,
                                 functools.partial(progress, "answering"))
         probes.append(Probe(f"question{number}", [Part(asked + answered)],
                             len(asked) if asked and answered else None))
@@ -126,8 +126,7 @@ def make_probes(loaded: LoadedModel, specs: list[str], prompt: list[int], raw: b
     for spec in specs:
         kind, rest = split_spec(spec)
         if kind == "draft":
-            ids = generate(loaded, prompt, int(rest), Sampling(),
-                           functools.partial(progress, "drafting"))
+            ids = generate(loaded, prompt, int(rest), functools.partial(progress, "drafting"))
             probes.append(Probe("draft", [Part(ids)]))
         elif kind == "file":
             probes += _questions(loaded, prompt, Path(rest), raw, progress)
