@@ -67,18 +67,12 @@ def __getattr__(name: str) -> Any:
     try:
         found = getattr(importlib.import_module(f".{_HOME_OF[name]}", __name__), name)
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(_missing(error.name), name=error.name) from None
+        from .commands import advice
+
+        raise ModuleNotFoundError(f"{sys.executable} has no module {error.name}, which kvsim needs: "
+                                  f"{advice([str(error.name)])}", name=error.name) from None
     globals()[name] = found
     return found
-
-
-def _missing(module: str | None) -> str:
-    """Advice about a module that this Python lacks."""
-    runs_models = any(module in needs for needs in _NEEDS.values())
-    clone = ("~/.cache/kvsim/plots/bin/pip install -r data/requirements.txt" if runs_models else
-             "run scripts/quickstart.sh and then ~/.cache/kvsim/plots/bin/python")
-    return (f"{sys.executable} has no module {module}, which kvsim needs: pip install "
-            f"'kvsim[capture,search]', or in a clone {clone}")
 
 
 def __dir__() -> list[str]:

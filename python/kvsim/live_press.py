@@ -22,7 +22,7 @@ from .compact_cache import check_cache, compress
 from .errors import Error, UsageError
 from .kvtrace.cache_names import cache_in
 from .kvtrace.capture import no_progress
-from .kvtrace.kept_sets import changed_stages
+from .kvtrace.kept_sets import check_static
 from .kvtrace.layers import find_attention_layers, hooked
 from .kvtrace.model import of_caller
 from .kvtrace.probes import make_probes, record_probes
@@ -49,9 +49,7 @@ def _check(policy: Policy, described: dict, tokenizer: Any) -> None:
     """Refuses what no press of a finished prompt can do."""
     cells, needs = described["cells"], described["needs"]
     later = [one for one in needs if LATER_QUERIES.search(one)]
-    if found := changed_stages(cells):
-        raise UsageError(f"{policy.record}: found {found}, expected a policy that compresses once "
-                         "after the prompt and changes no entry; kvsim.closed_loop runs others")
+    check_static(policy.record, cells, "; kvsim.closed_loop runs others")
     if cells.get("granularity", "kv") != "kv":
         raise UsageError(f"{policy.record}: found granularity={cells['granularity']}, expected kv: "
                          "caches hold one set of entries for a KV head")

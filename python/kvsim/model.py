@@ -63,7 +63,7 @@ def capture(model: Any, tokenizer: Any = None,
             steps: int | None = None, answer: str = "", spans: Mapping[str, str] | None = None,
             compress_after: int | None = None, markup: bool = True, raw: bool = False,
             layers: Sequence[int] | int | str | None = None, queries: int | str | None = None,
-            dtype: str = "float16", checks: int = 8, probes: str | Sequence[str] = (),
+            dtype: str = "float16", probes: str | Sequence[str] = (),
             ignore_end: bool = False, overwrite: bool = False, progress: bool | None = None) -> Trace:
     """Captures what a model that you hold puts into its attention layers.
 
@@ -90,7 +90,6 @@ def capture(model: Any, tokenizer: Any = None,
         layers: the model's numbers, also as "0,5,10-15"; all without.
         queries: the last so many of the prompt and all later ones; every query without, or "all".
         dtype: stored type: float16, float32 or bfloat16.
-        checks: positions whose attention outputs are stored for :func:`kvsim.verify`.
         probes: further queries over the prompt's cache: "repeat[:CHUNK]" (the prompt read again),
             "repeat-text[:CHUNK]", "draft:K" (the model's own answer), "file:QUESTIONS".
         ignore_end: write all `steps` even if the model would stop.

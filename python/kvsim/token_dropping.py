@@ -12,7 +12,7 @@ import numpy as np
 from .api import PolicyLike
 from .errors import UsageError
 from .kvtrace.engines import NO_EXTRAS, said_of
-from .kvtrace.kept_sets import changed_stages
+from .kvtrace.kept_sets import check_static
 from .kvtrace.writer import STORED_TYPES, Rotation, Rotations, TraceWriter, as_array
 from .policy import Policy, as_policies, choose, described
 from .program import call, exchange
@@ -33,9 +33,8 @@ class TokenDropper:
                              "that is kept")
         self.policy, self.keep, self.kv_heads = policy, float(keep), kv_heads
         self.rotation, self.attention, self.seed, self.threads = rotation, attention, seed, threads
-        if found := changed_stages(described(policy.record)["cells"] | {"positions": "absolute"}):
-            raise UsageError(f"{policy.record}: found {found}, expected a policy that compresses once "
-                             "after the prompt and changes no entry: an engine holds entries as they are")
+        check_static(policy.record, described(policy.record)["cells"] | {"positions": "absolute"},
+                     ": an engine holds entries as they are")
         self._check_what_is_read()
 
     def __repr__(self) -> str:
@@ -100,35 +99,31 @@ class TokenDropper:
                              f"{shape[2]}, a multiple of {group}]")
         return kv, queries.reshape(*found[:3], -1, size)
 
-    def _sets(self, kv: Any, queries: Any, positions: Sequence[int], ids: Sequence[int],
-              shares: Sequence[float], wo: np.random.Generator | None = None,
+    def _sets(self, kv: Any, queries: Any, positions: Sequence[int], ids: Sequence[int], shares: Sequence[float],
+              wo: np.random.Generator | None = None,
               later: np.random.Generator | None = None) -> list[dict[int, np.ndarray]]:
-        """By share the entries that the policy keeps, as :class:`KeptSets` has them."""
+        """By share the entries that the policy keeps, as :class:`KeptSets` has them, of a trace of the prompt. It has
+        to hold W_O and a later token, too: ones, and the last token a second time, or made-up numbers. No policy
+        that is served looks at them."""
+        layers, n, _, size = kv.shape[1:]
+        kinds = {_kind(kv), _kind(kv if queries is None else queries)}
         with exchange() as folder:
             path = Path(folder) / "prompt.h5"
             call(path, "the tensors")
-            self._write(path, kv, queries, positions, ids, wo, later)
+            with TraceWriter(path, kinds.pop() if len(kinds) == 1 else "float32") as writer:
+                writer.describe(model="engine", num_layers=layers, prompt_len=n,
+                                query_positions=[*positions, n], tokens=[*ids, ids[-1]])
+                if self.rotation is not None:
+                    writer.amend(rotations=Rotations(dict.fromkeys(range(layers), self.rotation)))
+                for layer in range(layers):
+                    keys, values = (_closed(as_array(kv[part, layer]), later) for part in (0, 1))
+                    rows = keys[:, -1:] if queries is None else _closed(as_array(queries[0, layer]), later)
+                    shape = len(rows), size, 1
+                    projection = np.ones(shape) if wo is None else np.exp(wo.normal(size=shape, scale=2))
+                    writer.layer(layer, queries=rows, keys=keys, values=values, wo=projection,
+                                 **said_of(layer, {"scale": size ** -0.5, **NO_EXTRAS}, self.attention))
             return choose(self.policy, path, [np.format_float_positional(one, trim="0") for one in shares],
                           seed=self.seed, threads=self.threads)
-
-    def _write(self, path: Path, kv: Any, queries: Any, positions: Sequence[int], ids: Sequence[int],
-               wo: np.random.Generator | None, later: np.random.Generator | None) -> None:
-        """A trace of the prompt. It has to hold W_O and a later token, too: ones, and the last token a
-        second time, or made-up numbers. No policy that is served looks at them."""
-        layers, n, _, size = kv.shape[1:]
-        kinds = {_kind(kv), _kind(kv if queries is None else queries)}
-        with TraceWriter(path, kinds.pop() if len(kinds) == 1 else "float32") as writer:
-            writer.describe(model="engine", num_layers=layers, prompt_len=n,
-                            query_positions=[*positions, n], tokens=[*ids, ids[-1]])
-            if self.rotation is not None:
-                writer.amend(rotations=Rotations(dict.fromkeys(range(layers), self.rotation)))
-            for layer in range(layers):
-                keys, values = (_closed(as_array(kv[part, layer]), later) for part in (0, 1))
-                rows = keys[:, -1:] if queries is None else _closed(as_array(queries[0, layer]), later)
-                shape = len(rows), size, 1
-                projection = np.ones(shape) if wo is None else np.exp(wo.normal(size=shape, scale=2))
-                writer.layer(layer, queries=rows, keys=keys, values=values, wo=projection,
-                             **said_of(layer, {"scale": size ** -0.5, **NO_EXTRAS}, self.attention))
 
     def _one_set(self, masks: dict[int, np.ndarray]) -> np.ndarray:
         """[n], where all heads of all layers keep the same."""
@@ -156,26 +151,20 @@ class TokenDropper:
     def _check_what_is_read(self) -> None:
         """Replays made-up tokens with other numbers where an engine hands over none: the sets of a
         policy that does not look there stay equal."""
-        def numbers(seed: int = 0) -> np.random.Generator:
-            return np.random.default_rng(seed)
-
         size = 16 if self.rotation is None else 2 * (self.rotation.first + len(self.rotation.inv_freq))
-        kv = numbers().normal(size=(2, 2, MADE_UP, 2, size)).astype(np.float32)
-        queries = numbers(1).normal(size=(1, 2, MADE_UP, 4, size)).astype(np.float32)
+        kv, queries = (np.random.default_rng(seed).normal(size=(*shape, size)).astype(np.float32)
+                       for seed, shape in enumerate(((2, 2, MADE_UP, 2), (1, 2, MADE_UP, 4))))
         attention, self.attention = self.attention, None   # which is of the model's heads
         try:
-            def sets(**other: np.random.Generator) -> list[dict[int, np.ndarray]]:
-                return self._sets(kv, queries, range(MADE_UP), range(MADE_UP), SHARES, **other)
-
-            expected = sets()
-            for what, found in (("what comes after the prompt", sets(later=numbers(3))),
-                                ("the output projection W_O", sets(wo=numbers(2)))):
-                if any((one[layer] != other[layer]).any() for one, other in zip(expected, found)
-                       for layer in one):
-                    raise UsageError(f"{self.policy.record}: chooses by {what}, expected a policy of "
-                                     "queries, keys and values of the prompt alone")
+            expected, later, wo = (
+                self._sets(kv, queries, range(MADE_UP), range(MADE_UP), SHARES, **other)
+                for other in ({}, {"later": np.random.default_rng(3)}, {"wo": np.random.default_rng(2)}))
         finally:
             self.attention = attention
+        for what, found in (("what comes after the prompt", later), ("the output projection W_O", wo)):
+            if any((one[layer] != other[layer]).any() for one, other in zip(expected, found) for layer in one):
+                raise UsageError(f"{self.policy.record}: chooses by {what}, expected a policy of "
+                                 "queries, keys and values of the prompt alone")
 
 
 def _kind(tensor: Any) -> str:

@@ -264,7 +264,7 @@ class OneFile(WithFolder):
 
     def test_window_queries_start_before_the_end_of_the_prompt(self):
         trace = self.run_capture("llama", "--answer", self.answer, "--queries", "window:8",
-                                 "--layers", "1,3", "--checks", 5)
+                                 "--layers", "1,3")
         with h5py.File(trace) as f:
             n, total = f.attrs["prompt_len"], f.attrs["total_len"]
             self.assertEqual(f["query_position"][:].tolist(), list(range(n - 8, total)))
@@ -272,7 +272,7 @@ class OneFile(WithFolder):
             self.assertEqual(f["layers/3/residual_norm"].shape, (total - n + 8,))
             self.assertEqual(sorted(f["layers"]), ["1", "3"])
             self.assertEqual((len(f["check/query_position"]), f["check/query_position"][-1]),
-                             (5, total - 1))
+                             (8, total - 1))
         self.verify(trace)
 
     def test_sixteen_bit_types_are_within_their_rounding(self):
@@ -369,7 +369,7 @@ class Generation(WithFolder):
 class Refusals(WithFolder):
     def test_usage_errors_exit_2(self):
         for options in (("--layers", "5-2"), ("--queries", "window:0"), ("--steps", "-1"),
-                        ("--dtype", "int8"), ("--checks", "0")):
+                        ("--dtype", "int8")):
             self.run_capture("llama", *options, code=2)
 
     def test_an_existing_file_and_an_input_are_not_replaced(self):

@@ -18,7 +18,7 @@ from .probes import Probe, make_probes, record_probes
 from .prompt import TokenizedPrompt, render, token_texts, tokenize
 from .record import FirstPass, OtherAttention, Recorder, choose_attention
 from .rope import find_rotations, own_positions
-from .writer import Rotations, TraceWriter, spread
+from .writer import CHECKS, Rotations, TraceWriter, spread
 
 DEFAULT_STEPS = 128
 LATENT = ("kv_lora_rank", "qk_rope_head_dim")   # of an attention, in every family that has them
@@ -37,7 +37,6 @@ class CaptureOptions:
     answer: str = ""
     raw: bool = False
     ignore_end: bool = False
-    checks: int = 8
     probes: list[str] = field(default_factory=list)
     dtype: str = "float16"
     wider: str = "--dtype float32"   # what a user types when numbers do not fit `dtype`
@@ -164,7 +163,7 @@ def _write(loaded: LoadedModel, options: CaptureOptions, target: Path, progress,
     n, model, given = prompt.prompt_len, loaded.model, beside(inputs, len(ids))
     # Of images and sounds the first, which tells whether it sees those behind it.
     first = np.intersect1d([begin for _, begin, _ in (inputs.spans if inputs else ())], positions)
-    checks = np.union1d(*(spread(one, options.checks) for one in (positions, first))).astype(np.int64)
+    checks = np.union1d(*(spread(one, CHECKS) for one in (positions, first))).astype(np.int64)
     left_out = other_layers(model) if options.layers is None else {}
     with TraceWriter(target, options.dtype, overwrite=True) as writer:
         writer.wider = options.wider

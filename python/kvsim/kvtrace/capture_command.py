@@ -75,8 +75,6 @@ def parser() -> Parser:
     add_stored(add, "all")
     add("--probe", action="append", default=[], metavar="SPEC", dest="probes",
         help="further queries over the prompt's cache, see above; may be given several times")
-    add("--checks", type=number(int, 1), default=8, metavar="R",
-        help="positions whose attention outputs are stored for kvsim verify (8)")
     add("--ignore-end", action="store_true", help="generate T tokens even if the model would stop")
     add = p.add_argument_group("running").add_argument
     add_running(add)

@@ -58,6 +58,13 @@ def changed_stages(parameters: dict) -> str:
                      if parameters.get(stage, plain) != plain)
 
 
+def check_static(record: str, parameters: dict, why: str) -> None:
+    """Refuses a record whose kept sets do not say all of its cache."""
+    if found := changed_stages(parameters):
+        raise UsageError(f"{record}: found {found}, expected a policy that compresses once after the prompt and "
+                         f"changes no entry{why}")
+
+
 class ResultsFile:
     """The parts of a results file that a closed loop needs. Raises DataError for anything odd."""
 

@@ -21,7 +21,7 @@ from .model import LoadedModel
 from .prompt import token_texts
 from .record import Recorder
 from .stream import StreamWatch
-from .writer import TraceWriter, as_array, spread
+from .writer import CHECKS, TraceWriter, as_array, spread
 
 # KVzip: tokens of a chunk (kvpress' default), its two requests, and how many tokens of the chunk
 # before are repeated in the second one.
@@ -31,7 +31,6 @@ REPEAT_PART = "\n\nRepeat the part of the previous context exactly, starting wit
 REPEAT_OVERLAP = 8
 REREAD_REST = re.compile(r"|gradient|[1-9]\d*(:gradient)?")   # behind `repeat:`
 ANSWER_STEPS = 32
-CHECKS = 8
 # Tokens of the prompt that a probe's first tokens are decoded behind.
 CONTEXT = 8
 
