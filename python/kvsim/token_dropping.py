@@ -14,7 +14,7 @@ from .errors import UsageError
 from .kvtrace.engines import NO_EXTRAS, said_of
 from .kvtrace.kept_sets import check_static
 from .kvtrace.writer import STORED_TYPES, Rotation, Rotations, TraceWriter, as_array
-from .policy import Policy, as_policies, choose, described
+from .policy import as_policies, choose, described
 from .program import call, exchange
 
 LAYOUT = "[2, layers, tokens, KV heads * head size]"
@@ -24,16 +24,45 @@ SHARES = (0.3, 0.6)   # that it keeps of them
 
 
 class TokenDropper:
-    """A function ``(tensors, token_ids) -> (kv, kept_ids)``; made by :func:`drop_tokens`."""
+    """A policy as the function that LMCache's SDK edits a cached prompt with (docs/engines.md).
 
-    def __init__(self, policy: Policy, keep: float, kv_heads: int | None, rotation: Rotation | None,
-                 attention: Mapping | None, seed: int | None, threads: int | None):
+    >>> drop = kvsim.drop_tokens("snapkv,union=mean,union_layers=yes", keep=0.3, kv_heads=8)
+    >>> request.modify_kv(drop)   # or kv, kept_ids = drop(kv, token_ids, queries=queries)
+
+    Args:
+        policy: a record, a function ``score(layer)``, or a :class:`Policy`.
+        keep: share of the tokens that is kept: the budget of a replay.
+        kv_heads: of the model; tensors [2, layers, tokens, KV heads, head size] say it themselves.
+        inv_freq: [r], the rotation's frequencies: kept keys are turned to their new places, and
+            policies that need the rotation have it. Without it keys stay as they are.
+        rope_pairs: which dimensions rotate together, as for :func:`from_engine`.
+        attention: ``scale``, ``window``, ``softcap``, ``sinks``, as for :func:`from_engine`; without
+            it 1 / sqrt(head size) and none of the others.
+
+    Raises:
+        UsageError: for policies that look at more than queries, keys and values of the prompt,
+            compress again later, merge or round; when called, where layers or heads would keep
+            different tokens.
+    """
+
+    def __init__(self, policy: PolicyLike, keep: float = 0.5, *, kv_heads: int | None = None, inv_freq: Any = None,
+                 rope_pairs: Literal["halves", "neighbours"] = "halves", attention: Mapping | None = None,
+                 seed: int | None = None, threads: int | None = None):
+        self.policy, = as_policies(policy)
+        self.rotation = None
+        if inv_freq is not None:
+            if rope_pairs not in LAYOUTS:
+                raise UsageError(f"rope_pairs: found {rope_pairs!r:.60}, expected halves or neighbours")
+            frequencies = np.asarray(as_array(inv_freq), dtype=np.float64)
+            if frequencies.ndim != 1 or not frequencies.size or not np.isfinite(frequencies).all():
+                raise UsageError(f"inv_freq: found shape {list(frequencies.shape)}, expected [r] finite numbers")
+            self.rotation = Rotation(tuple(frequencies.tolist()), LAYOUTS[rope_pairs])
         if isinstance(keep, bool) or not isinstance(keep, (int, float)) or not 0 < keep <= 1:
             raise UsageError(f"keep: found {keep!r:.60}, expected 0 < keep <= 1, the share of tokens "
                              "that is kept")
-        self.policy, self.keep, self.kv_heads = policy, float(keep), kv_heads
-        self.rotation, self.attention, self.seed, self.threads = rotation, attention, seed, threads
-        check_static(policy.record, described(policy.record)["cells"] | {"positions": "absolute"},
+        self.keep, self.kv_heads, self.attention = float(keep), kv_heads, attention
+        self.seed, self.threads = seed, threads
+        check_static(self.policy.record, described(self.policy.record)["cells"] | {"positions": "absolute"},
                      ": an engine holds entries as they are")
         self._check_what_is_read()
 
@@ -178,37 +207,4 @@ def _closed(rows: np.ndarray, later: np.random.Generator | None) -> np.ndarray:
     return np.concatenate([rows, last if later is None else 3 * later.normal(size=last.shape)], axis=1)
 
 
-def drop_tokens(policy: PolicyLike, keep: float = 0.5, *, kv_heads: int | None = None,
-                inv_freq: Any = None, rope_pairs: Literal["halves", "neighbours"] = "halves",
-                attention: Mapping | None = None, seed: int | None = None,
-                threads: int | None = None) -> TokenDropper:
-    """A policy as the function that LMCache's SDK edits a cached prompt with (docs/engines.md).
-
-    >>> drop = kvsim.drop_tokens("snapkv,union=mean,union_layers=yes", keep=0.3, kv_heads=8)
-    >>> request.modify_kv(drop)   # or kv, kept_ids = drop(kv, token_ids, queries=queries)
-
-    Args:
-        policy: a record, a function ``score(layer)``, or a :class:`Policy`.
-        keep: share of the tokens that is kept: the budget of a replay.
-        kv_heads: of the model; tensors [2, layers, tokens, KV heads, head size] say it themselves.
-        inv_freq: [r], the rotation's frequencies: kept keys are turned to their new places, and
-            policies that need the rotation have it. Without it keys stay as they are.
-        rope_pairs: which dimensions rotate together, as for :func:`from_engine`.
-        attention: ``scale``, ``window``, ``softcap``, ``sinks``, as for :func:`from_engine`; without
-            it 1 / sqrt(head size) and none of the others.
-
-    Raises:
-        UsageError: for policies that look at more than queries, keys and values of the prompt,
-            compress again later, merge or round; when called, where layers or heads would keep
-            different tokens.
-    """
-    chosen, = as_policies(policy)
-    rotation = None
-    if inv_freq is not None:
-        if rope_pairs not in LAYOUTS:
-            raise UsageError(f"rope_pairs: found {rope_pairs!r:.60}, expected halves or neighbours")
-        frequencies = np.asarray(as_array(inv_freq), dtype=np.float64)
-        if frequencies.ndim != 1 or not frequencies.size or not np.isfinite(frequencies).all():
-            raise UsageError(f"inv_freq: found shape {list(frequencies.shape)}, expected [r] finite numbers")
-        rotation = Rotation(tuple(frequencies.tolist()), LAYOUTS[rope_pairs])
-    return TokenDropper(chosen, keep, kv_heads, rotation, attention, seed, threads)
+drop_tokens = TokenDropper   # as a function is called

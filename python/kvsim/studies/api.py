@@ -12,8 +12,8 @@ import pandas
 
 from ..errors import UsageError
 from ..bytes_for_loss import by_policy
-from ..plain import near, several
-from ..program import exchange, in_words_of_python
+from ..plain import several
+from ..program import check_options, exchange, in_words_of_python
 from ..progress import Progress
 from . import benchmarks, command, table
 from .folder import COLUMNS, Folder
@@ -109,9 +109,8 @@ def _run(work: Callable, parser: ArgumentParser, model: Any, tokenizer: Any, pro
          given: Mapping[str, Any]) -> Any:
     """A command with a bar, with a model by name or one that is held. `given`: values of its options."""
     args = parser.parse_args(["-q"])
+    check_options(given, vars(args))
     for name, value in given.items():
-        if not hasattr(args, name):
-            raise UsageError(f"{name}: no such option{near(name, vars(args))}")
         several = name in ("policies", "budgets", "metrics", "tasks", "question", "scorer")
         setattr(args, name, words(value) if several else value)
     args.probe = args.probe or "none"
