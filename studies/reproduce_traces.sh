@@ -10,7 +10,7 @@ ensure_model
 part=0
 make() {
   say "part $((part += 1)) of 8: ${*:2:1}"
-  PYTHONPATH=python:studies "$KVSIM_TORCH" -m findings.make_traces -o "$dir" "$@"
+  model_finding make_traces -o "$dir" "$@"
 }
 
 orders=order_defense_wish,order_defense_leak,order_directive_wish,order_directive_leak

@@ -21,7 +21,7 @@ seeds=$(plan 'print(*s.SEEDS)') questions=$(plan 'print(s.QUESTIONS)')
 budgets=$(plan 'print(*s.BUDGETS, sep=",")')
 mapfile -t policies < <(plan 'for one in s.records(): print("--policy", one, sep="\n")')
 
-"$python" data/make_traces.py -o "$dir" --kinds "$kind" --prompt-tokens "$tokens" \
+PYTHONPATH=python:studies "$python" -m findings.make_traces -o "$dir" --kinds "$kind" --prompt-tokens "$tokens" \
   --seed "${seeds// /,}" --texts-only --threads "$threads"
 plan "s.write_texts(Path('$dir'))"
 for seed in $seeds; do

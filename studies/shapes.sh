@@ -22,7 +22,7 @@ while read -r kind seed; do
   name=$dir/${kind}_${tokens}_$seed
   [ -f "$name.loop.nc" ] && continue
   say "$kind, seed $seed"
-  "$python" data/make_traces.py -o "$dir" --kinds "$kind" --seed "$seed" --prompt-tokens "$tokens" \
+  PYTHONPATH=python:studies "$python" -m findings.make_traces -o "$dir" --kinds "$kind" --seed "$seed" --prompt-tokens "$tokens" \
     --steps "$steps" --queries all --probe repeat --threads "$threads"
   [ -f "$name.nc" ] || "$kvsim" replay "$name.h5" "${policies[@]}" --budget "$budgets" \
     --wo-steps 8 --save-keep --threads "$threads" -q -o "$name.nc"

@@ -80,9 +80,6 @@ group_page() {   # label: program
 group_markup() {   # label: capture
   "$system_python" tests/capture/test_markup.py
 }
-group_texts() {   # label: capture
-  "$system_python" tests/capture/test_texts.py
-}
 group_capture() {   # label: capture
   together newest test_unpacked test_gguf test_capture test_between test_probes test_rope test_inputs
 }
@@ -99,8 +96,7 @@ group_live_caches() {   # label: capture
   newest tests/capture/test_live_caches.py
 }
 group_package() {   # label: python
-  together plots test_tool test_card test_package test_functions test_comparison test_tables test_head_gates \
-    test_writer_path test_untrusted test_fuzz
+  together plots test_tool test_package test_functions test_comparison test_tables test_writer_path test_untrusted test_fuzz
 }
 group_search() {   # label: python
   together plots test_search test_search_ranks
@@ -155,7 +151,7 @@ group_goldens() {   # label: program
 }
 # Pages of findings: their tables and figures from the CSV files; their scripts on tiny traces; what needs
 # PyTorch and kvpress.
-studies_path=python:studies:tests/plots:tests/python:tests/capture
+studies_path=python:studies:tests/plots:tests/python:tests/capture:tests/support
 group_studies() {   # label: studies
   PYTHONPATH=$studies_path plots -m unittest discover -s studies/tests
 }

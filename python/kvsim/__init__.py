@@ -14,39 +14,36 @@ computes.
 What is heavy is imported when it is used: the command line must start at once.
 """
 
-import ast
 import importlib
 import importlib.util
 import sys
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .errors import DataError, Error, UsageError, VerificationError
 
-if TYPE_CHECKING:
-    from .api import policies, replay, sample, sweep, synth, verify
-    from .compact_cache import CompactCache
-    from .comparison import compare
-    from .explanation import Explanation, explain
-    from .figures import Figures, figure_names, plot, report
-    from .kvpress import from_kvpress
-    from .kvtrace.engines import from_engine
-    from .kvtrace.writer import PathNorm, TraceWriter
-    from .bytes_for_loss import least_bytes
-    from .live_press import press
-    from .model import capture, closed_loop, demo_model
-    from .policy import Policy
-    from .program import KvsimWarning
-    from .results import Results, open_results
-    from .searches.api import search
-    from .studies.api import choose, study
-    from .token_dropping import drop_tokens
-    from .trace import Layer, Span, Trace
-
-# The imports above are the table of names: of type checkers, and of __getattr__.
-_LISTED = next(one for one in ast.parse(Path(__file__).read_bytes()).body if isinstance(one, ast.If))
-_HOME_OF = {name.name: one.module for one in _LISTED.body for name in one.names}
+#: Module -> names that are imported when they are used; __init__.pyi tells type checkers of them.
+_NAMES = {
+    "api": "policies replay sample sweep synth verify",
+    "compact_cache": "CompactCache",
+    "comparison": "compare",
+    "explanation": "Explanation explain",
+    "figures": "Figures figure_names plot report",
+    "kvpress": "from_kvpress",
+    "kvtrace.engines": "from_engine",
+    "kvtrace.writer": "PathNorm TraceWriter",
+    "bytes_for_loss": "least_bytes",
+    "live_press": "press",
+    "model": "capture closed_loop demo_model",
+    "policy": "Policy",
+    "program": "KvsimWarning",
+    "results": "Results open_results",
+    "searches.api": "search",
+    "studies.api": "choose study",
+    "token_dropping": "drop_tokens",
+    "trace": "Layer Span Trace",
+}
+_HOME_OF = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 __all__ = ["DataError", "Error", "UsageError", "VerificationError"]
 __all__ += list(_HOME_OF)
@@ -70,18 +67,12 @@ def __getattr__(name: str) -> Any:
     try:
         found = getattr(importlib.import_module(f".{_HOME_OF[name]}", __name__), name)
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(_missing(error.name), name=error.name) from None
+        from .commands import advice
+
+        raise ModuleNotFoundError(f"{sys.executable} has no module {error.name}, which kvsim needs: "
+                                  f"{advice([str(error.name)])}", name=error.name) from None
     globals()[name] = found
     return found
-
-
-def _missing(module: str | None) -> str:
-    """Advice about a module that this Python lacks."""
-    runs_models = any(module in needs for needs in _NEEDS.values())
-    clone = ("~/.cache/kvsim/plots/bin/pip install -r data/requirements.txt" if runs_models else
-             "run scripts/quickstart.sh and then ~/.cache/kvsim/plots/bin/python")
-    return (f"{sys.executable} has no module {module}, which kvsim needs: pip install "
-            f"'kvsim[capture,search]', or in a clone {clone}")
 
 
 def __dir__() -> list[str]:

@@ -51,10 +51,11 @@ def python_with(modules: Iterable[str]) -> str | None:
     return None
 
 
-def _advice(modules: Sequence[str]) -> str:
+def advice(modules: Sequence[str]) -> str:
+    """What brings modules that a Python lacks."""
     if PACKAGED:
         return "pip install 'kvsim[capture,search]'"
-    if "torch" in modules:
+    if {"torch", "transformers", "kvpress"}.intersection(modules):
         return ("~/.cache/kvsim/plots/bin/pip install -r data/requirements.txt; KVSIM_PYTHON names "
                 "another Python")
     return "scripts/quickstart.sh sets one up; KVSIM_PYTHON names another"
@@ -79,10 +80,10 @@ def run(name: str, words: Sequence[str]) -> int:
     if python is None:
         lacking = [one for one in needs if importlib.util.find_spec(one) is None]
         raise Error(f"{name}: no Python has {', '.join(needs)}: {sys.executable} lacks "
-                    f"{', '.join(lacking)} ({_advice(needs)})")
+                    f"{', '.join(lacking)} ({advice(needs)})")
     if python != sys.executable:
         os.execvpe(python, [python, "-P", "-m", "kvsim", name, *words], environment())
     try:
         return importlib.import_module(f"{__package__}.{COMMANDS[name]['module']}").main(shipped(words))
     except ModuleNotFoundError as error:
-        raise Error(f"{name}: {sys.executable} lacks {error.name} ({_advice([str(error.name)])})") from None
+        raise Error(f"{name}: {sys.executable} lacks {error.name} ({advice([str(error.name)])})") from None

@@ -22,7 +22,7 @@ from .compact_cache import check_cache, compress
 from .errors import Error, UsageError
 from .kvtrace.cache_names import cache_in
 from .kvtrace.capture import no_progress
-from .kvtrace.kept_sets import changed_stages
+from .kvtrace.kept_sets import check_static
 from .kvtrace.layers import find_attention_layers, hooked
 from .kvtrace.model import of_caller
 from .kvtrace.probes import make_probes, record_probes
@@ -49,9 +49,7 @@ def _check(policy: Policy, described: dict, tokenizer: Any) -> None:
     """Refuses what no press of a finished prompt can do."""
     cells, needs = described["cells"], described["needs"]
     later = [one for one in needs if LATER_QUERIES.search(one)]
-    if found := changed_stages(cells):
-        raise UsageError(f"{policy.record}: found {found}, expected a policy that compresses once "
-                         "after the prompt and changes no entry; kvsim.closed_loop runs others")
+    check_static(policy.record, cells, "; kvsim.closed_loop runs others")
     if cells.get("granularity", "kv") != "kv":
         raise UsageError(f"{policy.record}: found granularity={cells['granularity']}, expected kv: "
                          "caches hold one set of entries for a KV head")
@@ -139,20 +137,34 @@ class _Prefill:
 
 
 class LivePress(BasePress):
-    """A press of kvpress that keeps what a policy of kvsim keeps; made by :func:`press`.
+    """A live press of kvpress for any policy that compresses once after the prompt.
+
+    >>> press = kvsim.press("rehearsal:recent", compression_ratio=0.8)
+    >>> with press(model):
+    ...     output = model(**inputs)   # output.past_key_values is compressed
+
+    Args:
+        policy: a record, a function ``score(layer)``, or a :class:`Policy`.
+        compression_ratio: share of the prompt's entries that is dropped; 0.8 is a budget of 0.2.
+        tokenizer: the model's; for policies that read the prompt again (``kvzip``,
+            ``rehearsal:reread``) or that look at the tokens' text.
+        dtype: in which queries, keys and values go to the program: float16, float32, bfloat16.
 
     Attributes:
-        compression_ratio: share of the prompt's entries that is dropped.
         kept: of the last prompt, {layer: bool [Hkv, n]}; other layers keep everything.
+
+    Raises:
+        UsageError: for policies that compress again later, merge, round or move entries, keep sets
+            for single query heads, or know the future.
     """
 
-    def __init__(self, policy: Policy, compression_ratio: float, *, tokenizer: Any = None,
+    def __init__(self, policy: PolicyLike, compression_ratio: float = 0.5, *, tokenizer: Any = None,
                  dtype: str = "float16", seed: int | None = None, threads: int | None = None):
-        self.policy, self.tokenizer = policy, tokenizer
-        self.dtype, self.seed, self.threads = dtype, seed, threads
+        self.policy, = as_policies(policy)
+        self.tokenizer, self.dtype, self.seed, self.threads = tokenizer, dtype, seed, threads
         self.compression_ratio = compression_ratio
-        found = described(policy.record)
-        _check(policy, found, tokenizer)
+        found = described(self.policy.record)
+        _check(self.policy, found, tokenizer)
         probe = found["cells"].get("probe", "none")
         self.probe = None if probe == "none" else probe
         self.kept: dict[int, np.ndarray] = {}
@@ -252,26 +264,4 @@ class LivePress(BasePress):
             self._forget()
 
 
-def press(policy: PolicyLike, compression_ratio: float = 0.5, *, tokenizer: Any = None,
-          dtype: str = "float16", seed: int | None = None,
-          threads: int | None = None) -> LivePress:
-    """A live press of kvpress for any policy that compresses once after the prompt.
-
-    >>> press = kvsim.press("rehearsal:recent", compression_ratio=0.8)
-    >>> with press(model):
-    ...     output = model(**inputs)   # output.past_key_values is compressed
-
-    Args:
-        policy: a record, a function ``score(layer)``, or a :class:`Policy`.
-        compression_ratio: share of the prompt's entries that is dropped; 0.8 is a budget of 0.2.
-        tokenizer: the model's; for policies that read the prompt again (``kvzip``,
-            ``rehearsal:reread``) or that look at the tokens' text.
-        dtype: in which queries, keys and values go to the program: float16, float32, bfloat16.
-
-    Raises:
-        UsageError: for policies that compress again later, merge, round or move entries, keep sets
-            for single query heads, or know the future.
-    """
-    chosen, = as_policies(policy)
-    return LivePress(chosen, compression_ratio, tokenizer=tokenizer, dtype=dtype, seed=seed,
-                     threads=threads)
+press = LivePress   # as a function is called

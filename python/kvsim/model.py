@@ -13,10 +13,12 @@ import xarray
 
 from .errors import UsageError
 from .plain import BYTE_ORDER_MARK, several
-from .program import call, exchange, in_words_of_python, options
+from .program import call, check_options, exchange, in_words_of_python, options
 from .progress import Progress
 from .trace import Trace
 
+#: Of `kvsim capture`, in Python too.
+OPTIONS = ("steps", "answer", "raw", "layers", "queries", "dtype", "probes", "ignore_end")
 #: Traces without a file name of their own live as long as the process.
 _folders: list[tempfile.TemporaryDirectory] = []
 
@@ -57,16 +59,10 @@ def conversation_of(messages: str | Sequence[Mapping[str, str]], spans: Mapping[
     return conversation
 
 
-def capture(model: Any, tokenizer: Any = None,
-            messages: str | Sequence[Mapping[str, str]] | None = None,
+def capture(model: Any, tokenizer: Any = None, messages: str | Sequence[Mapping[str, str]] | None = None,
             out: str | PathLike | None = None, *, inputs: Mapping[str, Any] | None = None,
-            steps: int | None = None, answer: str = "", spans: Mapping[str, str] | None = None,
-            compress_after: int | None = None, markup: bool = True, raw: bool = False,
-            layers: Sequence[int] | int | str | None = None, queries: int | str | None = None,
-            dtype: str = "float16", checks: int = 8, probes: str | Sequence[str] = (),
-            temperature: float = 0.0, top_p: float = 1.0, repetition_penalty: float = 1.0,
-            seed: int = 0, ignore_end: bool = False, overwrite: bool = False,
-            progress: bool | None = None) -> Trace:
+            spans: Mapping[str, str] | None = None, compress_after: int | None = None, markup: bool = True,
+            overwrite: bool = False, progress: bool | None = None, **given: Any) -> Trace:
     """Captures what a model that you hold puts into its attention layers.
 
     The model's own code runs unchanged; the capture listens in through transformers' registry of
@@ -82,31 +78,19 @@ def capture(model: Any, tokenizer: Any = None,
         inputs: in the place of `messages`, what the model's processor gives for one prompt with images
             or sounds: ``processor(text=..., images=..., return_tensors="pt")``. Their tokens are
             entries like others, and spans ("image", or "image1", "image2", ...).
-        steps: tokens that the model writes (128), or at most so many of `answer`.
-        answer: text that is teacher-forced after the prompt instead.
         spans: {name: text in the messages} to mark spans whose keep rates are reported.
         compress_after: the cache is compressed after so many messages; the rest of them are later
             steps. Without it the prompt ends where the answer begins.
         markup: contents may hold markers; False takes them literally.
-        raw: no chat template.
-        layers: the model's numbers, also as "0,5,10-15"; all without.
-        queries: the last so many of the prompt and all later ones; every query without, or "all".
-        dtype: stored type: float16, float32 or bfloat16.
-        checks: positions whose attention outputs are stored for :func:`kvsim.verify`.
-        probes: further queries over the prompt's cache: "repeat[:CHUNK]" (the prompt read again),
-            "repeat-text[:CHUNK]", "draft:K" (the model's own answer), "file:QUESTIONS".
-        temperature: 0 is greedy.
-        top_p: nucleus of sampling.
-        repetition_penalty: 1 is none.
-        seed: of sampling.
-        ignore_end: write all `steps` even if the model would stop.
+        given: options of `kvsim capture`: steps, answer (a text), raw, layers (also a list), queries (how many of
+            the prompt's last, or "all"), dtype, probes (one or several) and ignore_end.
 
     Raises:
         Error: with one line, for instance for a layer that the trace format cannot describe.
     """
-    given = dict(locals())
+    check_options(given, OPTIONS)
     _check_types(model)
-    if inputs is not None and (messages is not None or spans or compress_after is not None or raw):
+    if inputs is not None and (messages is not None or spans or compress_after is not None or given.get("raw")):
         raise UsageError("inputs are the whole prompt as the model's processor made it: give them "
                          "without messages, spans, compress_after and raw")
     tokenizer = getattr(tokenizer, "tokenizer", tokenizer)   # of a processor
@@ -120,9 +104,10 @@ def capture(model: Any, tokenizer: Any = None,
         _folders.append(tempfile.TemporaryDirectory(prefix="kvsim-trace-"))
         out = Path(_folders[-1].name) / "trace.h5"
         call(out, "the captured trace")
-    options = CaptureOptions.of(given, layers=_layers(layers), queries=_window(queries),
-                                answer=whole_text(answer), probes=several(probes),
-                                record={"tool": "kvsim.capture"}, wider='dtype="float32"')
+    options = CaptureOptions(**{
+        **given, "layers": _layers(given.get("layers")), "queries": _window(given.get("queries")),
+        "answer": whole_text(given.get("answer", "")), "probes": several(given.get("probes")),
+        "record": {"tool": "kvsim.capture"}, "wider": 'dtype="float32"'})
     with _at_work(model, progress) as bar:
         check_target(Path(out), overwrite, [])
         beside = None if inputs is None else read_inputs(model, inputs)

@@ -15,10 +15,11 @@ import sys
 import tempfile
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from .commands import COMMANDS, HERE, environment
 from .errors import Error, UsageError, error_of
+from .plain import near
 from .progress import Progress
 
 # The program's progress with --progress json: {"progress": 0.37, "what": "..."}.
@@ -183,6 +184,13 @@ def answer(arguments: Sequence[str | os.PathLike], document: object) -> str:
 def version() -> str:
     """Of the program, "0.1.0"."""
     return run(["--version"], progress=False).split()[1]
+
+
+def check_options(given: Iterable[str], known: Iterable[str]) -> None:
+    """Refuses names that a command has no options of."""
+    for name in given:
+        if name not in known:
+            raise UsageError(f"{name}: no such option{near(name, known)}")
 
 
 def options(**given: object) -> list[str]:

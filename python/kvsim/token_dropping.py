@@ -12,9 +12,9 @@ import numpy as np
 from .api import PolicyLike
 from .errors import UsageError
 from .kvtrace.engines import NO_EXTRAS, said_of
-from .kvtrace.kept_sets import changed_stages
+from .kvtrace.kept_sets import check_static
 from .kvtrace.writer import STORED_TYPES, Rotation, Rotations, TraceWriter, as_array
-from .policy import Policy, as_policies, choose, described
+from .policy import as_policies, choose, described
 from .program import call, exchange
 
 LAYOUT = "[2, layers, tokens, KV heads * head size]"
@@ -24,18 +24,46 @@ SHARES = (0.3, 0.6)   # that it keeps of them
 
 
 class TokenDropper:
-    """A function ``(tensors, token_ids) -> (kv, kept_ids)``; made by :func:`drop_tokens`."""
+    """A policy as the function that LMCache's SDK edits a cached prompt with (docs/engines.md).
 
-    def __init__(self, policy: Policy, keep: float, kv_heads: int | None, rotation: Rotation | None,
-                 attention: Mapping | None, seed: int | None, threads: int | None):
+    >>> drop = kvsim.drop_tokens("snapkv,union=mean,union_layers=yes", keep=0.3, kv_heads=8)
+    >>> request.modify_kv(drop)   # or kv, kept_ids = drop(kv, token_ids, queries=queries)
+
+    Args:
+        policy: a record, a function ``score(layer)``, or a :class:`Policy`.
+        keep: share of the tokens that is kept: the budget of a replay.
+        kv_heads: of the model; tensors [2, layers, tokens, KV heads, head size] say it themselves.
+        inv_freq: [r], the rotation's frequencies: kept keys are turned to their new places, and
+            policies that need the rotation have it. Without it keys stay as they are.
+        rope_pairs: which dimensions rotate together, as for :func:`from_engine`.
+        attention: ``scale``, ``window``, ``softcap``, ``sinks``, as for :func:`from_engine`; without
+            it 1 / sqrt(head size) and none of the others.
+
+    Raises:
+        UsageError: for policies that look at more than queries, keys and values of the prompt,
+            compress again later, merge or round; when called, where layers or heads would keep
+            different tokens.
+    """
+
+    def __init__(self, policy: PolicyLike, keep: float = 0.5, *, kv_heads: int | None = None, inv_freq: Any = None,
+                 rope_pairs: Literal["halves", "neighbours"] = "halves", attention: Mapping | None = None,
+                 seed: int | None = None, threads: int | None = None):
+        self.policy, = as_policies(policy)
+        self.rotation = None
+        if inv_freq is not None:
+            if rope_pairs not in LAYOUTS:
+                raise UsageError(f"rope_pairs: found {rope_pairs!r:.60}, expected halves or neighbours")
+            frequencies = np.asarray(as_array(inv_freq), dtype=np.float64)
+            if frequencies.ndim != 1 or not frequencies.size or not np.isfinite(frequencies).all():
+                raise UsageError(f"inv_freq: found shape {list(frequencies.shape)}, expected [r] finite numbers")
+            self.rotation = Rotation(tuple(frequencies.tolist()), LAYOUTS[rope_pairs])
         if isinstance(keep, bool) or not isinstance(keep, (int, float)) or not 0 < keep <= 1:
             raise UsageError(f"keep: found {keep!r:.60}, expected 0 < keep <= 1, the share of tokens "
                              "that is kept")
-        self.policy, self.keep, self.kv_heads = policy, float(keep), kv_heads
-        self.rotation, self.attention, self.seed, self.threads = rotation, attention, seed, threads
-        if found := changed_stages(described(policy.record)["cells"] | {"positions": "absolute"}):
-            raise UsageError(f"{policy.record}: found {found}, expected a policy that compresses once "
-                             "after the prompt and changes no entry: an engine holds entries as they are")
+        self.keep, self.kv_heads, self.attention = float(keep), kv_heads, attention
+        self.seed, self.threads = seed, threads
+        check_static(self.policy.record, described(self.policy.record)["cells"] | {"positions": "absolute"},
+                     ": an engine holds entries as they are")
         self._check_what_is_read()
 
     def __repr__(self) -> str:
@@ -100,35 +128,31 @@ class TokenDropper:
                              f"{shape[2]}, a multiple of {group}]")
         return kv, queries.reshape(*found[:3], -1, size)
 
-    def _sets(self, kv: Any, queries: Any, positions: Sequence[int], ids: Sequence[int],
-              shares: Sequence[float], wo: np.random.Generator | None = None,
+    def _sets(self, kv: Any, queries: Any, positions: Sequence[int], ids: Sequence[int], shares: Sequence[float],
+              wo: np.random.Generator | None = None,
               later: np.random.Generator | None = None) -> list[dict[int, np.ndarray]]:
-        """By share the entries that the policy keeps, as :class:`KeptSets` has them."""
+        """By share the entries that the policy keeps, as :class:`KeptSets` has them, of a trace of the prompt. It has
+        to hold W_O and a later token, too: ones, and the last token a second time, or made-up numbers. No policy
+        that is served looks at them."""
+        layers, n, _, size = kv.shape[1:]
+        kinds = {_kind(kv), _kind(kv if queries is None else queries)}
         with exchange() as folder:
             path = Path(folder) / "prompt.h5"
             call(path, "the tensors")
-            self._write(path, kv, queries, positions, ids, wo, later)
+            with TraceWriter(path, kinds.pop() if len(kinds) == 1 else "float32") as writer:
+                writer.describe(model="engine", num_layers=layers, prompt_len=n,
+                                query_positions=[*positions, n], tokens=[*ids, ids[-1]])
+                if self.rotation is not None:
+                    writer.amend(rotations=Rotations(dict.fromkeys(range(layers), self.rotation)))
+                for layer in range(layers):
+                    keys, values = (_closed(as_array(kv[part, layer]), later) for part in (0, 1))
+                    rows = keys[:, -1:] if queries is None else _closed(as_array(queries[0, layer]), later)
+                    shape = len(rows), size, 1
+                    projection = np.ones(shape) if wo is None else np.exp(wo.normal(size=shape, scale=2))
+                    writer.layer(layer, queries=rows, keys=keys, values=values, wo=projection,
+                                 **said_of(layer, {"scale": size ** -0.5, **NO_EXTRAS}, self.attention))
             return choose(self.policy, path, [np.format_float_positional(one, trim="0") for one in shares],
                           seed=self.seed, threads=self.threads)
-
-    def _write(self, path: Path, kv: Any, queries: Any, positions: Sequence[int], ids: Sequence[int],
-               wo: np.random.Generator | None, later: np.random.Generator | None) -> None:
-        """A trace of the prompt. It has to hold W_O and a later token, too: ones, and the last token a
-        second time, or made-up numbers. No policy that is served looks at them."""
-        layers, n, _, size = kv.shape[1:]
-        kinds = {_kind(kv), _kind(kv if queries is None else queries)}
-        with TraceWriter(path, kinds.pop() if len(kinds) == 1 else "float32") as writer:
-            writer.describe(model="engine", num_layers=layers, prompt_len=n,
-                            query_positions=[*positions, n], tokens=[*ids, ids[-1]])
-            if self.rotation is not None:
-                writer.amend(rotations=Rotations(dict.fromkeys(range(layers), self.rotation)))
-            for layer in range(layers):
-                keys, values = (_closed(as_array(kv[part, layer]), later) for part in (0, 1))
-                rows = keys[:, -1:] if queries is None else _closed(as_array(queries[0, layer]), later)
-                shape = len(rows), size, 1
-                projection = np.ones(shape) if wo is None else np.exp(wo.normal(size=shape, scale=2))
-                writer.layer(layer, queries=rows, keys=keys, values=values, wo=projection,
-                             **said_of(layer, {"scale": size ** -0.5, **NO_EXTRAS}, self.attention))
 
     def _one_set(self, masks: dict[int, np.ndarray]) -> np.ndarray:
         """[n], where all heads of all layers keep the same."""
@@ -156,26 +180,20 @@ class TokenDropper:
     def _check_what_is_read(self) -> None:
         """Replays made-up tokens with other numbers where an engine hands over none: the sets of a
         policy that does not look there stay equal."""
-        def numbers(seed: int = 0) -> np.random.Generator:
-            return np.random.default_rng(seed)
-
         size = 16 if self.rotation is None else 2 * (self.rotation.first + len(self.rotation.inv_freq))
-        kv = numbers().normal(size=(2, 2, MADE_UP, 2, size)).astype(np.float32)
-        queries = numbers(1).normal(size=(1, 2, MADE_UP, 4, size)).astype(np.float32)
+        kv, queries = (np.random.default_rng(seed).normal(size=(*shape, size)).astype(np.float32)
+                       for seed, shape in enumerate(((2, 2, MADE_UP, 2), (1, 2, MADE_UP, 4))))
         attention, self.attention = self.attention, None   # which is of the model's heads
         try:
-            def sets(**other: np.random.Generator) -> list[dict[int, np.ndarray]]:
-                return self._sets(kv, queries, range(MADE_UP), range(MADE_UP), SHARES, **other)
-
-            expected = sets()
-            for what, found in (("what comes after the prompt", sets(later=numbers(3))),
-                                ("the output projection W_O", sets(wo=numbers(2)))):
-                if any((one[layer] != other[layer]).any() for one, other in zip(expected, found)
-                       for layer in one):
-                    raise UsageError(f"{self.policy.record}: chooses by {what}, expected a policy of "
-                                     "queries, keys and values of the prompt alone")
+            expected, later, wo = (
+                self._sets(kv, queries, range(MADE_UP), range(MADE_UP), SHARES, **other)
+                for other in ({}, {"later": np.random.default_rng(3)}, {"wo": np.random.default_rng(2)}))
         finally:
             self.attention = attention
+        for what, found in (("what comes after the prompt", later), ("the output projection W_O", wo)):
+            if any((one[layer] != other[layer]).any() for one, other in zip(expected, found) for layer in one):
+                raise UsageError(f"{self.policy.record}: chooses by {what}, expected a policy of "
+                                 "queries, keys and values of the prompt alone")
 
 
 def _kind(tensor: Any) -> str:
@@ -189,37 +207,4 @@ def _closed(rows: np.ndarray, later: np.random.Generator | None) -> np.ndarray:
     return np.concatenate([rows, last if later is None else 3 * later.normal(size=last.shape)], axis=1)
 
 
-def drop_tokens(policy: PolicyLike, keep: float = 0.5, *, kv_heads: int | None = None,
-                inv_freq: Any = None, rope_pairs: Literal["halves", "neighbours"] = "halves",
-                attention: Mapping | None = None, seed: int | None = None,
-                threads: int | None = None) -> TokenDropper:
-    """A policy as the function that LMCache's SDK edits a cached prompt with (docs/engines.md).
-
-    >>> drop = kvsim.drop_tokens("snapkv,union=mean,union_layers=yes", keep=0.3, kv_heads=8)
-    >>> request.modify_kv(drop)   # or kv, kept_ids = drop(kv, token_ids, queries=queries)
-
-    Args:
-        policy: a record, a function ``score(layer)``, or a :class:`Policy`.
-        keep: share of the tokens that is kept: the budget of a replay.
-        kv_heads: of the model; tensors [2, layers, tokens, KV heads, head size] say it themselves.
-        inv_freq: [r], the rotation's frequencies: kept keys are turned to their new places, and
-            policies that need the rotation have it. Without it keys stay as they are.
-        rope_pairs: which dimensions rotate together, as for :func:`from_engine`.
-        attention: ``scale``, ``window``, ``softcap``, ``sinks``, as for :func:`from_engine`; without
-            it 1 / sqrt(head size) and none of the others.
-
-    Raises:
-        UsageError: for policies that look at more than queries, keys and values of the prompt,
-            compress again later, merge or round; when called, where layers or heads would keep
-            different tokens.
-    """
-    chosen, = as_policies(policy)
-    rotation = None
-    if inv_freq is not None:
-        if rope_pairs not in LAYOUTS:
-            raise UsageError(f"rope_pairs: found {rope_pairs!r:.60}, expected halves or neighbours")
-        frequencies = np.asarray(as_array(inv_freq), dtype=np.float64)
-        if frequencies.ndim != 1 or not frequencies.size or not np.isfinite(frequencies).all():
-            raise UsageError(f"inv_freq: found shape {list(frequencies.shape)}, expected [r] finite numbers")
-        rotation = Rotation(tuple(frequencies.tolist()), LAYOUTS[rope_pairs])
-    return TokenDropper(chosen, keep, kv_heads, rotation, attention, seed, threads)
+drop_tokens = TokenDropper   # as a function is called

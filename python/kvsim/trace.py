@@ -72,24 +72,6 @@ class Layer:
         """Query heads that read one KV head."""
         return self.queries.shape[0] // self.keys.shape[0]
 
-    @functools.cached_property
-    def usual_wo(self) -> np.ndarray:
-        """[Hq, dv, D], W*: W_O with gate, norms and multiplier at their usual size, which scores take
-        (docs/trace-format.md 8). It is `wo` where there are none."""
-        if self.gate is None and self.inner is None and self.outer is None:
-            return self.wo
-        stored = int(np.searchsorted(self.query_positions, self.prompt_len)) or None
-        result = self.wo.astype(np.float64)
-        if self.gate is not None:
-            size = np.sqrt(np.square(self.gate[:, :stored].astype(np.float64)).mean(1))
-            result = result * np.where(size > 0, size, 1)[..., None]
-        for norm, shape in ((self.inner, (*self.wo.shape[:2], 1)), (self.outer, (1, 1, -1))):
-            if norm is not None:
-                result = result * np.asarray(norm.gain, np.float64).reshape(shape)
-                if norm.eps is not None:
-                    result /= np.quantile(norm.rms[:stored], 0.5, method="lower")
-        return result.astype(np.float32)
-
     def prompt(self) -> "Layer":
         """The prompt alone: what a policy may see when it compresses."""
         n = self.prompt_len

@@ -17,7 +17,7 @@ FOUND_KINDS, FILES = ("python", "manual", "licence", "perl"), 6   # read from th
 
 @dataclass(frozen=True)
 class TextPlan:
-    """A generated text (data/texts): its kind, the longest prompt in tokens, and its seed."""
+    """A generated text (studies/texts): its kind, the longest prompt in tokens, and its seed."""
 
     kind: str
     prompt_tokens: int
@@ -340,10 +340,9 @@ def group_of(text, policy, study=None):
 
 
 def commands(name, presets):
-    """Options of `kvsim study` for every group of a study."""
+    """Options of `kvsim study` for every group of a study, but for its texts (written.py)."""
     study = STUDIES[name]
-    shared = ["--texts", ",".join(text.name for text in study.texts),
-              "--prompt-tokens", str(study.texts[0].prompt_tokens), "--steps", str(study.steps),
+    shared = ["--prompt-tokens", str(study.texts[0].prompt_tokens), "--steps", str(study.steps),
               "--budget", ",".join(map(str, study.budgets)), "--probe", study.probe]
     if study.metrics:
         shared += ["--metric", ",".join(study.metrics)]

@@ -15,7 +15,7 @@ from findings import (agnostic, claims, contributed, decoding, instructions, lon
 from kvsim.errors import DataError
 from kvsim.studies import table as boards
 from kvsim.studies.folder import Folder
-from kvsim.texts import KINDS, text_of, worked
+from texts import KINDS, text_of, worked
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -1,10 +1,10 @@
-"""Tests of the texts that studies add to those of `kvsim make-traces`: instructions in both orders."""
+"""Tests of texts of studies: instructions in both orders."""
 
 import unittest
 
-from findings import make_traces
-from findings.make_traces import orders, texts
+import texts
 from kvsim.kvtrace.markup import parse_text
+from texts import orders
 
 DESKS, RULE_NAMES = orders.DESKS, orders.RULE_NAMES
 
@@ -15,7 +15,7 @@ def build(name, seed=0, units=12):
 
 class OrdersTest(unittest.TestCase):
     def test_a_seed_gives_one_text_that_parses_and_grows_with_its_units(self):
-        self.assertIs(make_traces.texts.KINDS["rules"], orders.KINDS[-1])
+        self.assertIs(texts.KINDS["rules"], orders.KINDS[-1])
         for kind in orders.KINDS:
             self.assertEqual(build(kind.name), build(kind.name), kind.name)
             self.assertNotEqual(build(kind.name).prompt, build(kind.name, seed=1).prompt, kind.name)

@@ -9,9 +9,9 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from kvsim.tasks.works import fill, section, works
+
 from .kinds import Kind, Text, chat, data_of
-from .reports import fill, section
-from .world import works
 
 DATA = data_of(__file__)
 RULE_NAMES = tuple(DATA["rule_names"])

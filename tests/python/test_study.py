@@ -242,12 +242,13 @@ class Runs(WithTexts):
     def test_policies_that_compress_while_the_model_answers_at_length(self):
         """1100 tokens, and the loss beside the model's own with the mask of sinks and the newest."""
         policy, budget = "streaming,schedule=decode", 100
-        found = self.study(texts=["ledger-1"], prompt_tokens=704, steps=1100, budgets=[budget],
+        (self.folder / "ledger.prompt.txt").write_text(f'<turn role="user">{story(9)}</turn>')
+        (self.folder / "ledger.answer.txt").write_text("".join(map(story, range(6))))
+        found = self.study(texts=[self.folder / "ledger.prompt.txt"], steps=1100, budgets=[budget],
                            policies=[policy, "r-kv", "snapkv,window=4"], keep_traces=True)
         own = found.losses.set_index("policy")
         self.assertEqual(set(own.later_tokens), {1100})
-        self.assertEqual(set(own.category), {sources.LONG})
-        with kvsim.Trace(self.folder / "out" / "traces" / "ledger-1.h5") as trace:
+        with kvsim.Trace(self.folder / "out" / "traces" / "ledger.h5") as trace:
             ids, n = torch.tensor(trace.tokens.astype("int64"))[None], trace.prompt_len
         at = torch.arange(ids.shape[1])
         newest = (at[:, None] < n) | (at[None] < 4) | (at[None] > at[:, None] - budget + 4 - 1)
@@ -320,7 +321,7 @@ class Runs(WithTexts):
         settings = command.settled(command.parser().parse_args([
             "--policy=snapkv,window=4", "--policy=laq", "--policy=keepkv,window=4", "--budget=0.2,0.5",
             "--prompt-tokens=96", "--steps=12", "--threads=1"]))
-        one, = sources.sources([self.texts / "story0.txt"], [0])
+        one, = sources.sources([self.texts / "story0.txt"])
         with mock.patch.object(plan, "close_loop", side_effect=run.close_loop) as loops, \
                 mock.patch.object(plan.ClosedLoop, "losses", autospec=True,
                                   side_effect=plan.ClosedLoop.losses) as losses:
@@ -428,20 +429,16 @@ class Numbers(unittest.TestCase):
 
 class Texts(WithTexts):
     def test_where_texts_come_from_is_said(self):
-        found = self.study(texts=["python-0", "counting-2", self.texts / "story0.txt"], prompt_tokens=250,
-                           policies=["streaming"], budgets=[0.5])
+        found = self.study(texts=[self.texts / "story0.txt", self.texts / "story1.txt"], policies=["streaming"])
         self.assertEqual(found.failed, 0)
         listed = pandas.read_csv(found.folder / "texts.csv").set_index("text")
-        self.assertRegex(listed.origin["python-0"], r"^heapq.py of Python 3[.\d]+ \(PSF-2.0\)$")
-        self.assertEqual(listed.origin["counting-2"],
-                         "written for kvsim (Apache-2.0): kind counting, seed 2")
         self.assertEqual(listed.origin["story0"], str(self.texts / "story0.txt"))
         page = found.page.read_text("utf-8")
         for row in listed.itertuples():
             self.assertIn(f'<td class="text">{row.origin}</td><td><code>{row.sha256[:12]}</code></td>',
                           page)
         boards = pandas.read_csv(found.folder / "categories.csv")
-        self.assertEqual(set(boards.category), {sources.FOUND, sources.WRITTEN, "stories"})
+        self.assertEqual(set(boards.category), {"stories"})
 
     def test_what_words_name(self):
         skipped = []
@@ -449,29 +446,31 @@ class Texts(WithTexts):
         (self.texts / "zeros").write_bytes(bytes(64))
         (self.texts / "chat.prompt.txt").write_text('<turn role="user">Which harbour?</turn>')
         (self.texts / "chat.answer.txt").write_text("The one of the keeper.")
-        found = sources.sources([self.texts, "python", self.texts / "story0.txt", "switch-41"],
-                                [0, 1], skipped.append)
+        (self.texts / "story1.answer.txt").write_text("\nThe end.")
+        found = sources.sources([self.texts, "builtin", self.texts / "story0.txt"], skipped.append)
         self.assertEqual([one.name for one in skipped], ["picture.png", "zeros"])
-        self.assertEqual([one.name for one in found],
-                         ["chat", "story0", "story1", "python-0", "python-1", "switch-41"])
-        self.assertEqual((found[-1].kind, found[-1].seed), ("switch", 41))
-        self.assertEqual([one.category for one in found[2:4]], ["stories", sources.FOUND])
-        chat = sources.passage(found[0], self.tokenizer, 96, 12)
-        self.assertEqual(chat.answer, "The one of the keeper.")
-        for word in ("gone", "gone-3", "switch-x"):
+        self.assertEqual([one.name for one in found], ["chat", "story0", "story1", *sources.BUILTIN])
+        self.assertEqual([one.category for one in found[2:4]], ["stories", sources.LIBRARY])
+        chat = sources.passage(found[0].path, self.tokenizer, 96, 12)
+        self.assertEqual((chat.answer, chat.raw), ("The one of the keeper.", False))
+        told = sources.passage(found[2].path, self.tokenizer, 96, 12)
+        self.assertEqual((told.conversation.turns[0].text, told.answer, told.raw), (story(1).strip(), "\nThe end.", True))
+        library = sources.passage(found[-1].path, self.tokenizer, 96, 12)
+        self.assertTrue(found[-1].path.read_text().startswith(library.conversation.turns[0].text))
+        for word in ("gone", "gone-3"):
             with self.assertRaisesRegex(kvsim.Error, f"found {word}"):
-                sources.sources([word], [0])
+                sources.sources([word])
 
     def test_a_file_is_cut_where_its_tokens_say(self):
-        source, = sources.sources([self.texts / "story0.txt"], [0])
-        cut = sources.passage(source, self.tokenizer, 96, 12)
+        source, = sources.sources([self.texts / "story0.txt"])
+        cut = sources.passage(source.path, self.tokenizer, 96, 12)
         prompt = cut.conversation.turns[0].text
         self.assertTrue(story(0).strip().startswith(prompt + cut.answer[:20]))
         self.assertEqual(len(self.tokenizer(prompt)["input_ids"]), 96)
 
     def test_names_cannot_leave_the_folder(self):
         (self.texts / "..; rm -rf.txt").write_text(story(3))
-        for one in sources.sources([self.texts], [0]):
+        for one in sources.sources([self.texts]):
             self.assertRegex(one.name, r"^[\w.-]+$")
             self.assertNotIn("/", one.name)
 

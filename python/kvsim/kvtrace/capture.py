@@ -1,6 +1,7 @@
 """One capture from prompt to file: tokens, later steps, recording, and what the file says of it."""
 
 import functools
+import itertools
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
@@ -9,23 +10,23 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import DataError, UsageError
-from .generate import Sampling, generate
+from .generate import generate
 from .inputs import Inputs, beside
 from .layers import find_attention_layers, other_layers
 from .markup import Conversation
 from .model import LoadedModel, config_digest, config_record, token_digest
-from .probes import Probe, make_probes, record_probes
+from .probes import make_probes, record_probes
 from .prompt import TokenizedPrompt, render, token_texts, tokenize
 from .record import FirstPass, OtherAttention, Recorder, choose_attention
 from .rope import find_rotations, own_positions
-from .writer import Rotations, TraceWriter, spread
+from .writer import CHECKS, Rotations, TraceWriter, spread
 
 DEFAULT_STEPS = 128
 LATENT = ("kv_lora_rank", "qk_rope_head_dim")   # of an attention, in every family that has them
 
 
 @dataclass
-class CaptureOptions(Sampling):
+class CaptureOptions:
     """Options of a capture. None for `layers` is all, for `queries` every query, for `steps` the default.
 
     `record` holds further entries for the trace's `source`: file names, digests, the command.
@@ -36,7 +37,7 @@ class CaptureOptions(Sampling):
     steps: int | None = None
     answer: str = ""
     raw: bool = False
-    checks: int = 8
+    ignore_end: bool = False
     probes: list[str] = field(default_factory=list)
     dtype: str = "float16"
     wider: str = "--dtype float32"   # what a user types when numbers do not fit `dtype`
@@ -54,12 +55,8 @@ def no_progress(stage: str, done: int, total: int) -> None:
 
 def ranges(numbers: list[int]) -> str:
     """`0..3, 7` of ascending numbers."""
-    runs: list[list[int]] = []
-    for one in numbers:
-        if runs and runs[-1][-1] == one - 1:
-            runs[-1].append(one)
-        else:
-            runs.append([one])
+    runs = [[one for _, one in run] for _, run in
+            itertools.groupby(enumerate(numbers), lambda one: one[1] - one[0])]
     return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}..{run[-1]}" for run in runs)
 
 
@@ -93,9 +90,9 @@ def later_tokens(loaded: LoadedModel, conversation: Conversation | None, options
     if count > 0:
         choose_attention(loaded.model)
         given = beside(inputs, len(ids))
-        written = generate(loaded, ids, count, options,
-                           functools.partial(progress, "generating"), inputs,
-                           keeps_cache=not (given and own_positions(loaded.model, ids, given)))
+        written = generate(loaded, ids, count, functools.partial(progress, "generating"), inputs,
+                           keeps_cache=not (given and own_positions(loaded.model, ids, given)),
+                           ignore_end=options.ignore_end)
     ids = ids + written
     if len(ids) <= prompt.prompt_len:
         raise UsageError(
@@ -115,10 +112,7 @@ def _source_record(loaded: LoadedModel, options: CaptureOptions, prompt: Tokeniz
     if inputs:
         record["inputs"] = inputs
     if written:
-        record["generation"] = "sampling" if options.temperature > 0 else "greedy"
-        record["repetition_penalty"] = options.repetition_penalty
-        if options.temperature > 0:
-            record |= {name: getattr(options, name) for name in ("temperature", "top_p", "seed")}
+        record["generation"] = "greedy"
     return json.dumps(record | options.record, sort_keys=True)
 
 
@@ -141,13 +135,41 @@ def capture_trace(loaded: LoadedModel, conversation: Conversation | None, option
     if inputs is not None and options.probes:
         raise UsageError("probes read the prompt's text again, which images and sounds have none of: "
                          "give inputs or probes")
-    text = tokens or later_tokens(loaded, conversation, options, progress, inputs)
-    ids, prompt, _ = text
+    ids, prompt, written = tokens or later_tokens(loaded, conversation, options, progress, inputs)
     probes = make_probes(loaded, options.probes, ids[: prompt.prompt_len], options.raw, progress)
     begin = 0 if options.queries is None else max(0, prompt.prompt_len - options.queries)
     positions = np.arange(begin, len(ids), dtype=np.int64)
-    write = functools.partial(_write, loaded, options, target, progress, layers, text, probes, inputs,
-                              keep_first)
+
+    def write(positions: np.ndarray) -> dict:
+        """The trace with the queries at these positions, and its summary."""
+        n, model, given = prompt.prompt_len, loaded.model, beside(inputs, len(ids))
+        # Of images and sounds the first, which tells whether it sees those behind it.
+        first = np.intersect1d([begin for _, begin, _ in (inputs.spans if inputs else ())], positions)
+        checks = np.union1d(*(spread(one, CHECKS) for one in (positions, first))).astype(np.int64)
+        left_out = other_layers(model) if options.layers is None else {}
+        with TraceWriter(target, options.dtype, overwrite=True) as writer:
+            writer.wider = options.wider
+            recorder = Recorder(model, layers, positions, checks, writer,
+                                functools.partial(progress, "recording"))
+            writer.describe(
+                model=loaded.name, num_layers=loaded.num_layers, prompt_len=n, total_len=len(ids),
+                query_positions=positions, check_positions=checks, tokens=ids,
+                text=token_texts(loaded.tokenizer, ids), spans=prompt.spans,
+                latent_size=latent_size(recorder.modules[layer].attention for layer in layers))
+            if keep_first:
+                recorder.first_pass = FirstPass(ids, n)
+            left_out |= recorder.run(ids, leave_out=options.layers is None, beside=given)
+            recorder.refuse_other_model(ids, given)
+            kept = [layer for layer in layers if layer not in left_out]
+            record_probes(loaded, kept, ids[:n], probes, writer, progress)
+            writer.amend(source=_source_record(loaded, options, prompt, ids, written, recorder.own_name,
+                                               sorted(given)),
+                         rotations=_rotations(model, ids, inputs, given, kept))
+        return {"prompt_len": n, "total_len": len(ids), "queries": len(positions), "layers": kept,
+                "left_out": left_out, "spans": prompt.spans, "bytes": target.stat().st_size,
+                "probes": [(probe.name, len(probe.ids)) for probe in probes],
+                "first": recorder.first_pass}
+
     try:
         return write(positions)
     except OtherAttention:
@@ -156,40 +178,6 @@ def capture_trace(loaded: LoadedModel, conversation: Conversation | None, option
         if not np.isin(positions, inside).any():
             raise
         return write(np.setdiff1d(positions, inside))
-
-
-def _write(loaded: LoadedModel, options: CaptureOptions, target: Path, progress, layers: list[int],
-           text: tuple, probes: list[Probe], inputs: Inputs | None, keep_first: bool,
-           positions: np.ndarray) -> dict:
-    """The trace with the queries at these positions, and its summary."""
-    ids, prompt, written = text
-    n, model, given = prompt.prompt_len, loaded.model, beside(inputs, len(ids))
-    # Of images and sounds the first, which tells whether it sees those behind it.
-    first = np.intersect1d([begin for _, begin, _ in (inputs.spans if inputs else ())], positions)
-    checks = np.union1d(*(spread(one, options.checks) for one in (positions, first))).astype(np.int64)
-    left_out = other_layers(model) if options.layers is None else {}
-    with TraceWriter(target, options.dtype, overwrite=True) as writer:
-        writer.wider = options.wider
-        recorder = Recorder(model, layers, positions, checks, writer,
-                            functools.partial(progress, "recording"))
-        writer.describe(
-            model=loaded.name, num_layers=loaded.num_layers, prompt_len=n, total_len=len(ids),
-            query_positions=positions, check_positions=checks, tokens=ids,
-            text=token_texts(loaded.tokenizer, ids), spans=prompt.spans,
-            latent_size=latent_size(recorder.modules[layer].attention for layer in layers))
-        if keep_first:
-            recorder.first_pass = FirstPass(ids, n)
-        left_out |= recorder.run(ids, leave_out=options.layers is None, beside=given)
-        recorder.refuse_other_model(ids, given)
-        layers = [layer for layer in layers if layer not in left_out]
-        record_probes(loaded, layers, ids[:n], probes, writer, progress)
-        writer.amend(source=_source_record(loaded, options, prompt, ids, written, recorder.own_name,
-                                           sorted(given)),
-                     rotations=_rotations(model, ids, inputs, given, layers))
-    return {"prompt_len": n, "total_len": len(ids), "queries": len(positions), "layers": layers,
-            "left_out": left_out, "spans": prompt.spans, "bytes": target.stat().st_size,
-            "probes": [(probe.name, len(probe.ids)) for probe in probes],
-            "first": recorder.first_pass}
 
 
 def _rotations(model, ids: list[int], inputs: Inputs | None, given: dict, layers: list[int]) -> Rotations:

@@ -6,7 +6,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from ..errors import DataError, UsageError
+from ..errors import DataError
 from ..plain import counted, printable, read_text
 from ..progress import Progress
 from ..tool import Parser, number_list, run_tool
@@ -22,17 +22,16 @@ def query_choice(text: str) -> int | None:
     return int(match[1])
 
 
-def number(kind, low, high=None):
-    """A checked number for argparse, with its range in the message."""
+def number(kind, low):
+    """A checked number for argparse, with its least in the message."""
 
     def parse(text: str):
         try:
             value = kind(text)
         except ValueError:
             value = None
-        if value is None or not value >= low or (high is not None and value > high):
-            wanted = f"at least {low}" if high is None else f"between {low} and {high}"
-            raise argparse.ArgumentTypeError(f'"{text}": expected a number {wanted}')
+        if value is None or not value >= low:
+            raise argparse.ArgumentTypeError(f'"{text}": expected a number at least {low}')
         return value
 
     return parse
@@ -76,13 +75,6 @@ def parser() -> Parser:
     add_stored(add, "all")
     add("--probe", action="append", default=[], metavar="SPEC", dest="probes",
         help="further queries over the prompt's cache, see above; may be given several times")
-    add("--checks", type=number(int, 1), default=8, metavar="R",
-        help="positions whose attention outputs are stored for kvsim verify (8)")
-    add = p.add_argument_group("generation").add_argument
-    add("--temperature", type=number(float, 0), default=0.0, help="0 is greedy (0)")
-    add("--top-p", type=number(float, 0, 1), default=1.0, help="nucleus for sampling (1)")
-    add("--repetition-penalty", type=number(float, 0.01), default=1.0, help="1 is none (1)")
-    add("--seed", type=number(int, 0), default=0, help="of sampling (0)")
     add("--ignore-end", action="store_true", help="generate T tokens even if the model would stop")
     add = p.add_argument_group("running").add_argument
     add_running(add)
@@ -129,8 +121,6 @@ def run(args: argparse.Namespace, command: list[str]) -> None:
 
     inputs = [path for path in (args.prompt, args.answer) if path]
     check_target(args.out, args.overwrite, inputs)
-    if args.answer and args.temperature > 0:
-        raise UsageError("--answer and --temperature exclude each other")
     text = read_text(args.prompt)
     if args.no_markup:
         conversation = plain_text(text)
@@ -154,8 +144,7 @@ def run(args: argparse.Namespace, command: list[str]) -> None:
         if path:
             record |= {f"{kind}_file": path.name, f"{kind}_sha256": sha256(path.read_bytes())}
     options = CaptureOptions.of(vars(args), answer=answer, record=record)
-    loaded = load_model(args.model, args.gguf, args.model_dtype, args.device, args.threads,
-                        args.layers)
+    loaded = load_model(args.model, args.gguf, args.model_dtype, args.device, args.threads)
     result = capture_trace(loaded, conversation, options, args.out, Progress(quiet=args.quiet).steps)
     if not args.quiet:
         print(printable(summary(args.out, result)))

@@ -9,12 +9,11 @@ from typing import Any, Literal
 import numpy as np
 
 from ..errors import DataError, UsageError
-from .writer import TraceWriter, spread
+from .writer import CHECKS, TraceWriter, spread
 
 NPZ = re.compile(r"layer-(\d+)\.npz")
 RAW = re.compile(r"Qcur-(\d+)\.f32")
 LMCACHE = ("kv.npy", "query.npy")
-CHECKS = 8   # positions whose outputs a trace keeps
 ARRAYS = {"q", "k", "v", "wo", "check_position", "check_output"}
 SAID = ("scale", "window", "softcap", "sinks")
 NO_EXTRAS = dict.fromkeys(SAID[1:])   # said: there is none

@@ -7,6 +7,7 @@ file.
 """
 
 import json
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,29 +19,9 @@ SPACE = "\u2581"
 TOKENIZER, BESIDE = "tokenizer.json", "special.json"
 TEXTS = ("The capital of France is Paris.", "  if (x[10] >= 2048):\n\treturn \"caf\u00e9\"\n\n",
          "\u6f22\u5b57 \u00e9\u0301 \U0001f642 12345, don't  WE'LL\u00a0go")
-# How text is split, by one expression after the other, before byte pairs are merged inside its
-# pieces: by the names of tokenizer.ggml.pre.
-SHORT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-WORDS = rf"{SHORT}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}%s| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*" \
-    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
-UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
-CASED = rf"[^\r\n\p{{L}}\p{{N}}]?{UPPER}*{LOWER}+%s|[^\r\n\p{{L}}\p{{N}}]?{UPPER}+{LOWER}*%s" \
-    r"|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-SPLITS = {
-    ("gpt-2", "phi-2", "olmo", "mpt", "jais"): [GPT2],
-    ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone"): [r"\p{N}", GPT2],
-    ("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "smaug-bpe", "dbrx",
-     "lfm2"): [WORDS % "{1,3}"],
-    ("qwen2", "deepseek-r1-qwen", "megrez"): [WORDS % ""],
-    ("tekken",): [CASED % ("", "", "")],
-    ("gpt-4o", "llama4"): [CASED % (SHORT + "?", SHORT + "?", "{1,3}")],
-}
-KNOWN = {name: splits for names, splits in SPLITS.items() for name in names}
-# Of these, as llama.cpp reads them, a piece that is a token is never merged from parts, and a text
-# begins with a token where the file says nothing of it.
-LIKE_LLAMA3 = {"llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "lfm2", "tekken"}
-COMPOSED = {"qwen2"}   # whose own tokenizer joins letters and accents first
+# How text is split before byte pairs are merged inside its pieces: by the names of tokenizer.ggml.pre.
+SPLITS = {name: split for split in tomllib.loads(
+    Path(__file__).with_name("gguf_splits.toml").read_text(encoding="utf-8"))["split"] for name in split["names"]}
 
 
 def make_tokenizer(file: GgufFile, called: str, folder: Path, whole: Callable[[], Path]) -> None:
@@ -50,7 +31,7 @@ def make_tokenizer(file: GgufFile, called: str, folder: Path, whole: Callable[[]
 
     tokens = _tokens(file, called)
     kind, split = (file.text(f"tokenizer.ggml.{key}", "none") for key in ("model", "pre"))
-    if kind == "llama" or (kind == "gpt2" and split in KNOWN):
+    if kind == "llama" or (kind == "gpt2" and split in SPLITS):
         make = _sentencepiece if kind == "llama" else _byte_level
         made = make(file, called, tokens)
         count = made.get_vocab_size()
@@ -146,18 +127,19 @@ def _byte_level(file: GgufFile, called: str, tokens: list[str]):
     """The file's merges inside pieces of the split that it names."""
     from tokenizers import Regex, decoders, normalizers, pre_tokenizers
 
-    split = file.text("tokenizer.ggml.pre", "")
-    tokenizer = _merging(file, called, tokens, ignore_merges=split in LIKE_LLAMA3)
-    if split in COMPOSED:
+    split = SPLITS[file.text("tokenizer.ggml.pre", "")]
+    like_llama3 = split.get("like_llama3", False)
+    tokenizer = _merging(file, called, tokens, ignore_merges=like_llama3)
+    if split.get("composed"):
         tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [*(pre_tokenizers.Split(Regex(one), behavior="isolated") for one in KNOWN[split]),
+        [*(pre_tokenizers.Split(Regex(one), behavior="isolated") for one in split["by"]),
          pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
     tokenizer.decoder = decoders.ByteLevel()
     kinds = file.array("token_type") or [NORMAL] * len(tokens)
     if len(kinds) != len(tokens):
         raise refused(called, f"found {len(tokens)} tokens and {len(kinds)} token types")
-    return _with_added(file, tokenizer, tokens, kinds, begins=split in LIKE_LLAMA3)
+    return _with_added(file, tokenizer, tokens, kinds, begins=like_llama3)
 
 
 def _merging(file: GgufFile, called: str, tokens: list[str], **options):

@@ -58,21 +58,19 @@ def changed_stages(parameters: dict) -> str:
                      if parameters.get(stage, plain) != plain)
 
 
+def check_static(record: str, parameters: dict, why: str) -> None:
+    """Refuses a record whose kept sets do not say all of its cache."""
+    if found := changed_stages(parameters):
+        raise UsageError(f"{record}: found {found}, expected a policy that compresses once after the prompt and "
+                         f"changes no entry{why}")
+
+
 class ResultsFile:
     """The parts of a results file that a closed loop needs. Raises DataError for anything odd."""
 
+    @reads_file(REPLAY)
     def __init__(self, path: Path):
         self.path = path
-        self._read_header()
-
-    def __enter__(self) -> "ResultsFile":
-        return self
-
-    def __exit__(self, *_) -> None:
-        self.data.close()
-
-    @reads_file(REPLAY)
-    def _read_header(self) -> None:
         opened = load.open_results(self.path)
         if isinstance(opened, load.Loop):
             raise DataError(f"{self.path}: losses of a closed loop, expected {REPLAY} (with --save-keep)")
@@ -87,6 +85,12 @@ class ResultsFile:
         self.parameters = {
             entry["record"]: entry["parameters"] for entry in json.loads(self.config)["policies"]
         }
+
+    def __enter__(self) -> "ResultsFile":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.data.close()
 
     @reads_file(REPLAY)
     def what_is_held(self, policies: list[int], budgets: list[int]) -> xarray.Dataset:

@@ -9,7 +9,7 @@ import os
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -153,21 +153,10 @@ def check_tokenizer(tokenizer, model: str) -> None:
                         "tokenizer.model and vocab.json; copy them from where the model is from")
 
 
-def check_layers(config, layers: list[int]) -> None:
-    """Refuses layers that a model of this configuration does not have."""
-    last = int(config.get_text_config().num_hidden_layers) - 1
-    for layer in layers:
-        if layer > last:
-            raise DataError(f"layer {layer}: the model has layers 0..{last}")
-
-
 @no_collections()
-def load_model(model: str, gguf: str | None, dtype: str, device: str, threads: int,
-               layers: list[int] | None = None) -> LoadedModel:
-    """Loads a causal LM by Hugging Face name, folder, .gguf file or the name of a built-in model.
-    `layers` that it does not have are refused before its weights are read. A small GGUF file is
-    unpacked first (unpacked.py).
-    """
+def load_model(model: str, gguf: str | None, dtype: str, device: str, threads: int) -> LoadedModel:
+    """Loads a causal LM by Hugging Face name, folder, .gguf file or the name of a built-in model. A small
+    GGUF file is unpacked first (unpacked.py)."""
     torch, transformers = import_torch(threads)
 
     from safetensors import SafetensorError
@@ -178,8 +167,8 @@ def load_model(model: str, gguf: str | None, dtype: str, device: str, threads: i
         "no such file or folder here, and as a name on Hugging Face it cannot be loaded"
     try:
         parts, name, source = find_model(model, gguf)
-        tokenizer, loaded = _load_gguf(GgufFile(parts), model, dtype, layers) if parts else \
-            _load(model, dtype, layers, lambda: _read(transformers.AutoTokenizer, model))
+        tokenizer, loaded = _load_gguf(GgufFile(parts), model, dtype) if parts else \
+            (_read(transformers.AutoTokenizer, model), _read_model(model, dtype))
     except (OSError, ValueError, ImportError, KeyError, SafetensorError) as error:
         raise DataError(f"{model}: {said}: {line_of(error)[:300]}") from None
     finally:
@@ -209,22 +198,13 @@ def _read_model(target, dtype: str, **gguf):
     return _read(transformers.AutoModelForCausalLM, target, dtype=getattr(torch, dtype), **gguf)
 
 
-def _load(target, dtype: str, layers: list[int] | None, tokenizer: Callable, **gguf) -> tuple:
-    """Tokenizer and model; `layers` that it lacks are refused before weights are read."""
-    import transformers
-
-    if layers:
-        check_layers(_read(transformers.AutoConfig, target, **gguf), layers)
-    return tokenizer(), _read_model(target, dtype, **gguf)
-
-
-def _load_gguf(file: GgufFile, called: str, dtype: str, layers: list[int] | None) -> tuple:
+def _load_gguf(file: GgufFile, called: str, dtype: str) -> tuple:
     """Tokenizer and model of a GGUF file, from its unpacked form where there is one."""
     import transformers
 
     def read(folder):
         ahead.join()
-        return _load(folder, dtype, layers, lambda: read_tokenizer(folder))
+        return read_tokenizer(folder), _read_model(folder, dtype)
 
     # What any model needs is imported while bytes are hashed, which holds no lock of Python.
     ahead = threading.Thread(target=getattr, args=(transformers, "PreTrainedModel"))
@@ -236,4 +216,4 @@ def _load_gguf(file: GgufFile, called: str, dtype: str, layers: list[int] | None
         whole = file.whole(stack)
         temporary = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         make_tokenizer(file, called, temporary, lambda: whole)
-        return _load(whole.parent, dtype, layers, lambda: read_tokenizer(temporary), gguf_file=whole.name)
+        return read_tokenizer(temporary), _read_model(whole.parent, dtype, gguf_file=whole.name)

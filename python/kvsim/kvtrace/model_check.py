@@ -26,13 +26,7 @@ from .stream import relative
 
 POLICY, BUDGET = "snapkv", "0.3"
 JUDGED_LAYERS = 4   # whose residual error is compared, spread over the model
-TEXT = """The harbour master of a small port kept a book in which every boat had a line: her name, \
-the hour at which she came in, what she carried, and who paid for the berth. In 1871 the book was \
-copied by a clerk who could not read the older hand. He wrote 92 where 29 had stood, and for forty \
-years the town believed that its harbour had once been three times as large. Nobody counted the \
-rings in the wall. When at last a schoolteacher did, with her class, on a wet Tuesday in March, \
-they found thirty-one. Two had been added since. What follows from that for the other numbers in \
-the book? Most of them were copied on the same afternoon, by the same clerk, and by lamplight."""
+TEXT = " ".join(Path(__file__).with_suffix(".txt").read_text(encoding="utf-8").split())
 MOVES_POSITIONS = ("rehearsal:recent", "expected-attention", "streaming,positions=cache")
 # Replay sums in float64 what a float32 model computed: its rounding, over the layers of a model.
 TOLERANCE = 2e-3

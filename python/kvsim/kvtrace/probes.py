@@ -15,13 +15,13 @@ import torch
 from ..errors import DataError, UsageError
 from ..plain import read_text
 from .cache_names import cache_in, with_cache
-from .generate import Sampling, generate
+from .generate import generate
 from .layers import find_attention_layers, hooked
 from .model import LoadedModel
 from .prompt import token_texts
 from .record import Recorder
 from .stream import StreamWatch
-from .writer import TraceWriter, as_array, spread
+from .writer import CHECKS, TraceWriter, as_array, spread
 
 # KVzip: tokens of a chunk (kvpress' default), its two requests, and how many tokens of the chunk
 # before are repeated in the second one.
@@ -31,7 +31,6 @@ REPEAT_PART = "\n\nRepeat the part of the previous context exactly, starting wit
 REPEAT_OVERLAP = 8
 REREAD_REST = re.compile(r"|gradient|[1-9]\d*(:gradient)?")   # behind `repeat:`
 ANSWER_STEPS = 32
-CHECKS = 8
 # Tokens of the prompt that a probe's first tokens are decoded behind.
 CONTEXT = 8
 
@@ -112,7 +111,7 @@ def _questions(loaded: LoadedModel, prompt: list[int], file: Path, raw: bool, pr
         if tab and answer.strip():
             answered = _encode(loaded.tokenizer, answer.strip())
         else:
-            answered = generate(loaded, prompt + asked, ANSWER_STEPS, Sampling(),
+            answered = generate(loaded, prompt + asked, ANSWER_STEPS,
                                 functools.partial(progress, "answering"))
         probes.append(Probe(f"question{number}", [Part(asked + answered)],
                             len(asked) if asked and answered else None))
@@ -126,8 +125,7 @@ def make_probes(loaded: LoadedModel, specs: list[str], prompt: list[int], raw: b
     for spec in specs:
         kind, rest = split_spec(spec)
         if kind == "draft":
-            ids = generate(loaded, prompt, int(rest), Sampling(),
-                           functools.partial(progress, "drafting"))
+            ids = generate(loaded, prompt, int(rest), functools.partial(progress, "drafting"))
             probes.append(Probe("draft", [Part(ids)]))
         elif kind == "file":
             probes += _questions(loaded, prompt, Path(rest), raw, progress)

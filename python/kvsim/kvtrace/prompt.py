@@ -119,15 +119,8 @@ def _anchors(text: str, offsets: list[tuple[int, int]]) -> list[int]:
     That is its first character that is not white space, since most tokenizers glue the space
     before a word to the word. A token without characters (an added BOS) belongs before all text.
     """
-    anchors = []
-    for begin, end in offsets:
-        piece = text[begin:end]
-        space = len(piece) - len(piece.lstrip())
-        if end <= begin:
-            anchors.append(begin if begin > 0 else -1)
-        else:
-            anchors.append(begin + (space if space < len(piece) else 0))
-    return anchors
+    return [begin + len(piece) - len(piece.lstrip()) if (piece := text[begin:end]).strip() else
+            begin if begin > 0 or end > begin else -1 for begin, end in offsets]
 
 
 def tokenize(tokenizer, prompt: RenderedPrompt, answer: str = "") -> TokenizedPrompt:

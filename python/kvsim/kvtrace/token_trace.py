@@ -86,19 +86,7 @@ class TokenTrace(Trace):
         for name, one in BUILT_IN.items():
             if source.startswith(f"pip {one.package} "):
                 return name
-        if source.endswith(" of the caller") and not self._can_be_loaded():
-            raise UsageError(
-                f"{self.path}: captured in Python from a model that has no name to load it by "
-                f"({self.model}): --model NAME|FOLDER says where it is, --gguf FILE which file; or "
-                "run kvsim.closed_loop(model, results) in Python")
         return self.model
-
-    def _can_be_loaded(self) -> bool:
-        """Is the model's name a folder with weights, or a name of Hugging Face's hub?"""
-        folder = Path(self.model)
-        if folder.is_dir():
-            return any(folder.glob("*.safetensors")) or any(folder.glob("*.bin"))
-        return self.model.count("/") == 1 and not self.model.startswith((".", "/", "~"))
 
     def check_model(self, loaded) -> None:
         from .model import config_digest

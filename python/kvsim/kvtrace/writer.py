@@ -2,7 +2,6 @@
 
 import json
 import os
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from ..whole import check_target, create_hdf5, whole_file
 # Arguments of probe_rows that are stored in the trace's own type.
 STORED_PROBE_NAMES = {"queries": "q", "keys": "k", "values": "v", "gate": "gate"}
 STORED_TYPES = ("float16", "float32", "bfloat16")
+CHECKS = 8   # positions whose outputs a trace keeps
 SPARE = 1 << 20   # bytes that stay free: for what HDF5 writes of its own
 
 
@@ -166,22 +166,20 @@ class TraceWriter:
         try:
             temporary = self.stack.enter_context(whole_file(self.path))
             self.file = self.stack.enter_context(create_hdf5(temporary))
+            self.stack.push(self._finish)
         except OSError as error:
             raise Error(f"{self.path}: cannot write: {error}") from None
         return self
 
-    def __exit__(self, kind, error, trace) -> None:
-        try:
-            if kind is None:
-                if not self.sizes:
-                    raise UsageError(f"{self.path}: no layer was written: call describe(...) once, "
-                                     "then layer(...) for every layer")
-                if self.rotations is not None:
-                    self._write_rotations(self.rotations)
-        except BaseException:
-            self.stack.__exit__(*sys.exc_info())
-            raise
-        self.stack.__exit__(kind, error, trace)
+    def __exit__(self, *failure) -> None:
+        self.stack.__exit__(*failure)
+
+    def _finish(self, failure: type | None, *_) -> None:
+        if failure is None and not self.sizes:
+            raise UsageError(f"{self.path}: no layer was written: call describe(...) once, "
+                             "then layer(...) for every layer")
+        if failure is None and self.rotations is not None:
+            self._write_rotations(self.rotations)
 
     def describe(self, *, model: str, num_layers: int, prompt_len: int,
                  query_positions: Iterable[int], total_len: int | None = None, tokens: Any = None,

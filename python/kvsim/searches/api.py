@@ -80,7 +80,7 @@ def _search(config: str | PathLike | Mapping[str, Any], out: str | PathLike, tel
     read = configuration.read(config)
     if report and not read.report:
         raise UsageError(f"{read.path}: traces: report is missing: expected texts set "
-                         "aside, of another kind, seed and length than those of search; kvsim make-traces makes some")
+                         "aside, of another kind, seed and length than those of search")
     study = Study(read, out, threads=threads, model=model)
     study.run(trials, tell, lambda one: f"{summary.counts_text(one)}; {summary.best_text(one)}")
     table = summary.trials_table(study)

@@ -239,7 +239,7 @@ def objective_of(given: Any, where: str, budgets: tuple[str, ...]) -> Objective:
 
 # ---- its texts ----
 
-# As kvsim make-traces names traces: kind, longest prompt in tokens, seed.
+# As traces of generated texts are named: kind, longest prompt in tokens, seed.
 NAME = re.compile(r"(?P<kind>.+)_(?P<length>\d+)_(?P<seed>\d+)")
 
 

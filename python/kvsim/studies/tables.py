@@ -46,7 +46,6 @@ class Printed:
         board = table.leaderboard(losses, reference)
         held = board.set_index(["policy", "budget"]).held.to_dict()
         texts = losses.drop_duplicates("text")
-        facts = self.folder.facts()
         return self.table(
             board, table.least_first(board), lambda one: number(one.relative) + interval(one),
             marks_of(losses.assign(kl=losses.kl.clip(lower=table.LEAST)), "kl", "text", held, scale="log"),
@@ -56,9 +55,7 @@ class Printed:
              "> holds over a twentieth more of the bytes than the budget gives, < less: not ranked there",
              "hindsight (oracle) is not ranked"],
             model=model, texts=list(map(str, texts.text)), n=counted(len(texts), "text"),
-            prompt=ends(texts.prompt_tokens), later=ends(texts.later_tokens),
-            seeds=sorted({str(facts[one]["seed"]) for one in texts.text
-                          if facts.get(one, {}).get("seed") is not None}) or ["0"])
+            prompt=ends(texts.prompt_tokens), later=ends(texts.later_tokens), seeds=["0"])
 
     def accuracy(self, model: str, answered: pandas.DataFrame) -> str:
         """How often answers stay right, all tasks together."""

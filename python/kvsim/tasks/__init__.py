@@ -6,9 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..texts import messages
-from ..texts.reports import section
-from ..texts.world import FIRST_NAMES, LAST_NAMES, PLACES, person, works
+from .works import DATA, FIRST_NAMES, LAST_NAMES, PLACES, person, section, works
 
 #: Is the question in the prompt when the cache is compressed?
 KNOWN, UNKNOWN = "known", "unknown"
@@ -190,7 +188,7 @@ def codes(rng: random.Random, number: int) -> Instance:
 
 
 def recall(rng: random.Random, number: int) -> Instance:
-    sentence = f"{person(rng)} left the keys at {rng.choice(PLACES)} on {rng.choice(messages.DATA['days'])}."
+    sentence = f"{person(rng)} left the keys at {rng.choice(PLACES)} on {rng.choice(DATA['days'])}."
     rest = " ".join(sentences(rng, 1 + number % 2))
     return Instance(f"{sentence} {rest}", "Repeat the first sentence of this text word for word.",
                     sentence)

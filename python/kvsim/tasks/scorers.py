@@ -7,7 +7,9 @@ ROUGE-L is that of rouge-score. A new scorer is a function here and a name in SC
 import difflib
 import re
 import statistics
+import tomllib
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from ..errors import DataError, UsageError
@@ -127,38 +129,17 @@ SCORERS: dict[str, Scorer] = {
 # Rules for the first line alone, where a benchmark lets an answer end with its line.
 SCORERS |= {f"{name}-line": lambda answer, row, scorer=SCORERS[name]: scorer(first_line(answer), row)
             for name in ("f1", "rouge-l")}
-#: Scorer -> names of tasks that are judged by it: as a whole, or how they begin where they end in *.
-BENCHMARKS = {
-    # RULER; InfiniteBench; SCBench
-    "string-all": "niah_single* niah_multi* vt cwe fwe kv_retrieval* scbench_kv* scbench_hashhop "
-                  "scbench_prefix_suffix scbench_vt",
-    "string-any": "qa_1 qa_2 longdialogue_qa_eng scbench_qa_eng scbench_many_shot",
-    "first-number": "passkey number_string math_find scbench_passkey scbench_mf",
-    "letter": "longbook_choice_eng code_debug scbench_choice_eng",
-    # LongBench; InfiniteBench
-    "f1": "narrativeqa qasper multifieldqa_en hotpotqa 2wikimqa musique longbook_qa_eng",
-    "f1-line": "triviaqa",
-    # LongBench; InfiniteBench, LooGLE, SCBench; needle in a haystack
-    "rouge-l": "gov_report qmsum multi_news longbook_sum_eng shortdep_qa longdep_qa "
-               "longdep_summarization scbench_summary needle_in_haystack*",
-    "rouge-l-line": "samsum",
-    "classification": "trec lsht",
-    "number": "passage_retrieval_en passage_retrieval_zh passage_count",
-    "code": "lcc repobench-p",
-    "choice": "longbench-v2* longbenchv2* longbench_v2* 0shot",   # LongBench v2
-    "boxed": "aime* math500* math-500*",
-}
+#: Scorer -> tasks of benchmarks that are judged by it.
+BENCHMARKS: dict[str, list[str]] = tomllib.loads(
+    Path(__file__).with_name("benchmarks.toml").read_text(encoding="utf-8"))
 
 
 def scorer_of(task: str) -> str | None:
     """Name of the scorer by which a known benchmark judges a task, or None. The suffix -e is that of
     LongBench-E; a class of lengths may stand behind it."""
     name = re.sub(r"[-_]e( \S+)?$", "", task.lower())
-    for scorer, names in BENCHMARKS.items():
-        for one in names.split():
-            if name == one or (one.endswith("*") and name.startswith(one[:-1])):
-                return scorer
-    return None
+    return next((scorer for scorer, names in BENCHMARKS.items() for one in names
+                 if name == one or (one.endswith("*") and name.startswith(one[:-1]))), None)
 
 
 def load_scorer(name: str) -> Scorer:

@@ -3,13 +3,14 @@
 import unittest
 
 from findings import layers, plan, prediction, runs
-from test_study import WithTexts
+from test_study import WithTexts, story
 
 
 class RunsTest(WithTexts):
     def test_the_pages_of_losses_read_a_study(self):
         text, policies = plan.SHORT[0], [*layers.SHOWN, "convex", "h2o:official"]
-        found = self.study(plan.study_of(text), texts=[text.name], steps=80, policies=policies,
+        (self.texts / f"{text.name}.txt").write_text("".join(map(story, range(6))))
+        found = self.study(plan.study_of(text), texts=[self.texts / f"{text.name}.txt"], steps=80, policies=policies,
                            prompt_tokens=text.prompt_tokens, budgets=[0.2, 0.5],
                            metrics=plan.METRICS)
         read = runs.Study(self.folder)

@@ -1,12 +1,13 @@
 """An invented island county: people, places and public works, the facts behind the texts."""
 
 import random
+import tomllib
 from dataclasses import dataclass
+from pathlib import Path
 
-from .kinds import data_of
-
-DATA = data_of(__file__)
+DATA = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 PLACES, FIRST_NAMES, LAST_NAMES = DATA["places"], DATA["first_names"], DATA["last_names"]
+PARTS = ("openings", "findings", "actions", "money", "doubts", "results")   # of a section
 
 
 @dataclass
@@ -54,3 +55,14 @@ def works(rng: random.Random, count: int) -> list[Work]:
 def sentence(text: str) -> str:
     """Its first letter as a capital, whatever it begins with."""
     return text[0].upper() + text[1:]
+
+
+def fill(template: str, work: Work) -> str:
+    """A template of the texts with the facts of a work."""
+    values = vars(work) | {"title": work.title, "cost": f"{work.cost:,}"}
+    return sentence(template.format(**values))
+
+
+def section(rng: random.Random, work: Work) -> str:
+    """A paragraph of about a hundred words."""
+    return " ".join(fill(rng.choice(DATA[part]), work) for part in PARTS)

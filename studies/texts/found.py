@@ -9,7 +9,8 @@ import importlib.util
 import platform
 from pathlib import Path
 
-from ..errors import UsageError
+from kvsim.errors import UsageError
+
 from .kinds import Kind, Text
 
 ANSWER_LINES = 60   # more than the steps of any study

@@ -1,4 +1,4 @@
-"""Tests of the gates that `duo` takes, made from a trace. Run: python tests/python/test_head_gates.py
+"""Tests of the gates that `duo` takes, made from a trace. Run: tests/group.sh studies
 
 Needs KVSIM_BIN or build/kvsim and the modules of plots/requirements.txt; without them one line says
 so and nothing is tested.
@@ -6,24 +6,20 @@ so and nothing is tested.
 
 import contextlib
 import io
-import sys
 import tempfile
 import unittest
 from dataclasses import replace
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "python"))
-
 import numpy as np
 
+import head_gates
 import kvsim
 import kvsim.program
-from kvsim import head_gates
 
 kvsim.program.find_program()
 
-SAMPLE = ROOT / "data" / "sample.h5"
+SAMPLE = Path(__file__).resolve().parents[2] / "data" / "sample.h5"
 SINKS, RECENT = 4, 300   # of 431 tokens: few queries are left for the plain loops below
 
 

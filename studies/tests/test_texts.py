@@ -1,24 +1,20 @@
 """Generated texts: the same from the same seed, growing with their units, and well marked up.
 
-Needs nothing but Python. Run: python3 tests/capture/test_texts.py
+Run: tests/group.sh studies
 """
 
 import ast
 import json
 import random
 import re
-import sys
 import unittest
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tests" / "support")]
-
+import texts
 from contributing import example
-from kvsim import texts
 from kvsim.errors import Error
 from kvsim.kvtrace.markup import parse_text
-from kvsim.texts import found, program, world
+from kvsim.tasks.works import works
+from texts import found, program
 
 
 def build(name: str, seed: int = 0, units: int = 12) -> texts.Text:
@@ -34,7 +30,7 @@ def is_here(name: str) -> bool:
         return False
 
 
-texts.KINDS.update({kind.name: kind for kind in example("text", "kvsim.texts.example").KINDS})
+texts.KINDS.update({kind.name: kind for kind in example("text", "texts.example").KINDS})
 WRITTEN = [name for name, kind in texts.KINDS.items() if not kind.raw]
 HERE = WRITTEN + [name for name, kind in texts.KINDS.items() if kind.raw and is_here(name)]
 
@@ -80,7 +76,7 @@ class SomeKinds(unittest.TestCase):
             found.file("/no/such/file")
 
     def test_works_do_not_repeat(self):
-        found = world.works(random.Random(0), 400)
+        found = works(random.Random(0), 400)
         self.assertEqual(len({(work.place, work.thing) for work in found}), 400)
 
     def test_code_is_python_and_its_classes_differ(self):

@@ -2,6 +2,8 @@
 
 import random
 
+from kvsim.tasks.works import DATA as WORKS
+
 from .kinds import ASK, Kind, Text, chat, data_of
 
 DATA = data_of(__file__)
@@ -12,7 +14,7 @@ def message(rng: random.Random) -> tuple[str, str, str]:
     """A message, its label, and why."""
     label = rng.choice(list(LABELS))
     texts, reason = LABELS[label]
-    slots = {"item": rng.choice(DATA["items"]), "day": rng.choice(DATA["days"]), "colour": rng.choice(DATA["colours"])}
+    slots = {"item": rng.choice(DATA["items"]), "day": rng.choice(WORKS["days"]), "colour": rng.choice(DATA["colours"])}
     return rng.choice(texts).format(**slots), label, reason.format(**slots)
 
 

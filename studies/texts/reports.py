@@ -4,24 +4,14 @@ import json
 import random
 import re
 
+from kvsim.tasks.works import FIRST_NAMES, PLACES, Work, fill, section, sentence, works
+
 from .kinds import ASK, Kind, Text, chat, data_of
-from .world import FIRST_NAMES, PLACES, Work, sentence, works
 
 DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 DATA = data_of(__file__)
-PARTS = ("openings", "findings", "actions", "money", "doubts", "results")   # of a section
 SUMMARIES, GENRES, QUESTIONS = DATA["summaries"], DATA["genres"], DATA["questions"]
-
-
-def fill(template: str, work: Work) -> str:
-    values = vars(work) | {"title": work.title, "cost": f"{work.cost:,}"}
-    return sentence(template.format(**values))
-
-
-def section(rng: random.Random, work: Work) -> str:
-    """A paragraph of about a hundred words."""
-    return " ".join(fill(rng.choice(DATA[part]), work) for part in PARTS)
 
 
 def report(rng: random.Random, found: list[Work]) -> list[str]:

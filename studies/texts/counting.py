@@ -2,8 +2,9 @@
 
 import random
 
+from kvsim.tasks.works import FIRST_NAMES
+
 from .kinds import Kind, Text, chat
-from .world import FIRST_NAMES
 
 COLOURS = ("red", "blue", "white", "green")
 NUMBERS = ("one", "two", "three", "four", "five")
