@@ -6,8 +6,7 @@ namespace kvsim {
 /// Needs of a record beside the tensors of a layer: files that it names (`scores=`, `table=`) and
 /// the texts of the tokens, read by whoever runs the record: stages never touch a file. Errors are
 /// bad data, one line.
-class SideFiles {
- public:
+struct SideFiles {
   virtual ~SideFiles() = default;
   /// `layers/<l>/score` [owners][n] of the HDF5 file `path`.
   virtual Table<double> scores(const std::string& path, int layer, int64_t owners,

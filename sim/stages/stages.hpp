@@ -7,8 +7,7 @@
 namespace kvsim {
 
 /// Which queries observe a segment of the prompt, and which entries they score (policies.md 5.1).
-class Queries : public Kind {
- public:
+struct Queries : Kind {
   using Kind::Kind;
   /// m at budget B: entries at the end of the prompt that observe and are protected.
   virtual int64_t window(const Settings&, int64_t /*budget*/, int64_t /*entries*/) const {
@@ -43,8 +42,7 @@ enum class Drift {
 };
 
 /// Over neighbouring candidates (policies.md 5.5).
-class Smooth : public Kind {
- public:
+struct Smooth : Kind {
   using Kind::Kind;
   virtual bool only_before_aggregate() const { return false; }
   virtual Drift drift() const { return Drift::none; }
@@ -60,8 +58,7 @@ class Smooth : public Kind {
 
 /// Divides scores by a sum of weights (policies.md 5.8); a zero divisor leaves them. Some kinds go
 /// on with the scores themselves.
-class Normalize : public Kind {
- public:
+struct Normalize : Kind {
   using Kind::Kind;
   bool nests(const Settings&) const override { return true; }  // sees no budget
   /// Is every entry divided by a sum of its own? Other sums leave a head's order as it is.
@@ -78,8 +75,7 @@ extern const Declare weight_epsilon;
 }
 
 /// s <- (s + weight_epsilon) * w (policies.md 5.8).
-class Weight : public Kind {
- public:
+struct Weight : Kind {
   using Kind::Kind;
   bool nests(const Settings&) const override { return true; }  // sees no budget
   /// w of a slot with this value, read by `heads`; each `outputs` is W^h of one of them, [dv][D].
@@ -97,8 +93,7 @@ class Weight : public Kind {
 };
 
 /// A floor under the scores of one owner's candidates (policies.md 5.7).
-class Prior : public Kind {
- public:
+struct Prior : Kind {
   using Kind::Kind;
   bool nests(const Settings&) const override { return true; }  // sees no budget
   bool goes_on() const override { return changes_nothing(); }
@@ -108,8 +103,7 @@ class Prior : public Kind {
 enum class GroupSpan { head, kv_group, layer };
 
 /// Over the query heads that share an owner (policies.md 5.6).
-class Group : public Kind {
- public:
+struct Group : Kind {
   using Kind::Kind;
   bool nests(const Settings&) const override { return true; }  // sees no budget
   virtual GroupSpan span() const { return GroupSpan::kv_group; }
@@ -121,8 +115,7 @@ class Group : public Kind {
 };
 
 /// How much of an entry other entries of its head say, too (policies.md 5.6). It lowers the score.
-class Redundancy : public Kind {
- public:
+struct Redundancy : Kind {
   using Kind::Kind;
   bool nests(const Settings&) const override { return true; }  // sees no budget
   /// Of m entries with these keys [m][d], in ascending position.
@@ -138,8 +131,7 @@ class Redundancy : public Kind {
 
 /// How the queries of a probe observe beside those of `queries` (policies.md 5.4): both are
 /// aggregated by themselves, and an entry gets one number of both.
-class Join : public Kind {
- public:
+struct Join : Kind {
   using Kind::Kind;
   bool nests(const Settings&) const override { return true; }  // sees no budget
   bool joins() const { return !changes_nothing(); }
@@ -154,8 +146,7 @@ std::unique_ptr<Aggregation> start_joined(const Settings& settings,
                                           std::unique_ptr<Aggregation> probe, int64_t prompt_rows);
 
 /// Memory of what earlier compressions said of a slot, beside what this one says (policies.md 5.6).
-class Memory : public Kind {
- public:
+struct Memory : Kind {
   using Kind::Kind;
   bool nests(const Settings&) const override { return true; }  // sees no budget
   /// Brings the scores of one head's candidates to the scale on which they are remembered.
@@ -169,8 +160,7 @@ extern const Declare chunk, chunk_scope, period, evict_batch, keep_prompt, buffe
 }
 
 /// When compression runs (policies.md 12).
-class Schedule : public Kind {
- public:
+struct Schedule : Kind {
   using Kind::Kind;
   bool nests(const Settings&) const override { return true; }  // nothing is chosen by it
   virtual bool once() const { return false; }       ///< one compression, then never again
@@ -197,8 +187,7 @@ void score_blocks(const Settings& settings, Range candidates, Table<double>& sco
 
 /// Makes one score of those that the owners of a layer have for an entry, so that all of them keep
 /// the same set (policies.md 5.9).
-class Union : public Kind {
- public:
+struct Union : Kind {
   using Kind::Kind;
   bool nests(const Settings&) const override { return true; }  // sees no budget
   bool unites() const { return !changes_nothing(); }
@@ -258,8 +247,7 @@ struct Stage1Request {
 };
 
 /// Entries that are forced into the kept set before the ranking by score (policies.md 6).
-class Stage1 : public Kind {
- public:
+struct Stage1 : Kind {
   using Kind::Kind;
   bool goes_on() const override { return changes_nothing(); }
   bool nests(const Settings&) const override { return changes_nothing(); }
@@ -289,8 +277,7 @@ struct ShareRequest {
 };
 
 /// Cuts the prompt into segments and divides budgets over them (policies.md 8).
-class Constrain : public Kind {
- public:
+struct Constrain : Kind {
   using Kind::Kind;
   bool cuts() const { return !changes_nothing(); }
   bool goes_on() const override { return !cuts(); }
@@ -330,8 +317,7 @@ struct SlotNumbers {
 
 /// Rounds the kept entries of one head to few bits (policies.md 11). Runs once at each compression,
 /// after merging.
-class Quantize : public Kind {
- public:
+struct Quantize : Kind {
   using Kind::Kind;
   bool nests(const Settings&) const override { return true; }  // nothing is chosen by it
   bool changes_entries() const { return !changes_nothing(); }
@@ -358,8 +344,7 @@ extern const Declare estimate_window;
 /// Estimates ln s^ of what the next queries' scores s = exp(logit) of each slot will be. An owner
 /// has one line of estimates per query it follows: the mean query of its heads, or every head.
 /// Slots are numbered as in the SlotCache that owns the estimates.
-class Estimates {
- public:
+struct Estimates {
   static constexpr double kNothing = -std::numeric_limits<double>::infinity();  ///< ln 0
 
   virtual ~Estimates() = default;
@@ -374,8 +359,7 @@ class Estimates {
 };
 
 /// How scores are predicted (policies.md 9, KeepKV Eq. 8).
-class ScoreEstimate : public Kind {
- public:
+struct ScoreEstimate : Kind {
   using Kind::Kind;
   bool nests(const Settings&) const override { return true; }  // nothing is chosen by it
   /// How many of the last prompt queries it starts from, at most; shares multiply B.

@@ -8,8 +8,7 @@ extern const Declare ema_alpha, power;
 
 /// Folds rows into one: sees the rows of J in ascending order and keeps no more than a few numbers
 /// per column, so that whole-prompt scores need no n x n matrix.
-class Aggregation {
- public:
+struct Aggregation {
   virtual ~Aggregation() = default;
   /// Columns `first`.. of row number j (0-based) of M. Of one column all rows come in order; parts
   /// of other columns may come side by side.
@@ -47,8 +46,7 @@ class SlotStatistic : public Aggregation {
 };
 
 /// Over queries (policies.md 5.4).
-class Aggregate : public Kind {
- public:
+struct Aggregate : Kind {
   using Kind::Kind;
   bool nests(const Settings&) const override { return true; }  // sees no budget
   /// A kind overrides `follow`, or, where it cannot go on from step to step, `start`. Both, where

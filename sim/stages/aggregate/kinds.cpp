@@ -234,7 +234,6 @@ std::unique_ptr<SlotStatistic> deviation_of_seen_rows(int64_t slots) {
 }  // namespace kvsim
 
 namespace kvsim::stages::aggregate::kinds {
-namespace {
 
 const Declare aggregate("aggregate", "kind", "mean", "how the observing queries' rows become one",
                         only_with(scores_rows_if));
@@ -485,5 +484,4 @@ const bool foldings_registered = [] {
 }();
 const Register<Aggregate, Each> registered;
 
-}  // namespace
 }  // namespace kvsim::stages::aggregate::kinds

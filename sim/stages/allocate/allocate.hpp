@@ -32,8 +32,7 @@ struct AllocationRequest {
 };
 
 /// Watches attention rows of a layer on behalf of an allocation (cake, d2o).
-class RowStatistic {
- public:
+struct RowStatistic {
   virtual ~RowStatistic() = default;
   /// Rows row_begin.. of J, one block per KV head at a time; blocks of a KV head come in order.
   /// Not called in parallel.
@@ -46,8 +45,7 @@ class RowStatistic {
 };
 
 /// A budget for every owner (policies.md 7).
-class Allocate : public Kind {
- public:
+struct Allocate : Kind {
   using Kind::Kind;
   virtual bool needs_scores() const { return false; }
   virtual bool across_layers() const { return false; }

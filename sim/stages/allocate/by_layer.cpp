@@ -115,7 +115,6 @@ const Declare nested("nested", "flag", "no", "a layer chooses among what the lay
 }  // namespace kvsim
 
 namespace kvsim::stages::allocate::by_layer {
-namespace {
 
 const Declare allocate("allocate", "kind", "uniform", "how many entries each head may keep");
 const Declare pyramid_beta("pyramid_beta", "number >= 1", "20",
@@ -358,5 +357,4 @@ struct Cake : Allocate {
 const Register<Allocate, Uniform, Everything, Pyramid, PyramidKvpress, Cosine, D2o, Cake>
     registered;
 
-}  // namespace
 }  // namespace kvsim::stages::allocate::by_layer

@@ -9,7 +9,6 @@ const Declare allocate_score("allocate_score", "final | unweighted", "final",
 }  // namespace kvsim::keys
 
 namespace kvsim::stages::allocate::by_score {
-namespace {
 
 const Declare ada_floor("ada_floor", "number [0, 1]", "0.2",
                         "share of B that every head gets for sure", tested("0 0.35 1"));
@@ -299,7 +298,6 @@ struct Lava : Allocate {
 };
 const Register<Allocate, Ada, Joint, AdaInterpolate, Lava> registered;
 
-}  // namespace
 }  // namespace kvsim::stages::allocate::by_score
 
 namespace kvsim {

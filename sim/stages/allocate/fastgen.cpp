@@ -2,7 +2,6 @@
 #include "sim/stages/protect/token_classes.hpp"
 
 namespace kvsim::stages::allocate::fastgen {
-namespace {
 
 const Declare class_recovery(
     "class_recovery", "number [0, 1] or none", "none",
@@ -131,5 +130,4 @@ struct FastGen : Allocate {
 };
 const Register<Allocate, FastGen> registered;
 
-}  // namespace
 }  // namespace kvsim::stages::allocate::fastgen

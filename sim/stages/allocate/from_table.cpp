@@ -2,7 +2,6 @@
 #include "sim/stages/stages.hpp"
 
 namespace kvsim::stages::allocate::from_table {
-namespace {
 
 const Declare table("table", "file or none", "none",
                     "text file, one row per model layer, one number per head");
@@ -217,5 +216,4 @@ struct CompositeTokens : Allocate {
 };
 const Register<Allocate, Duo, FromTable, Threshold, CompositeTokens> registered;
 
-}  // namespace
 }  // namespace kvsim::stages::allocate::from_table

@@ -1,18 +1,14 @@
 #include "sim/stages/allocate/allocate.hpp"
 #include "sim/stages/stages.hpp"
 
-namespace kvsim {
-namespace keys {
+namespace kvsim::keys {
 
 const Declare fair_scores("fair_scores", "local | default", "local",
                           "scores are computed anew inside each segment, or not");
 
-}  // namespace keys
-
-}  // namespace kvsim
+}  // namespace kvsim::keys
 
 namespace kvsim::stages::constrain::constrain {
-namespace {
 
 const Declare constrain("constrain", "kind", "none", "division of the budget over spans");
 const Declare fair_spans("fair_spans", "text spans", "all",
@@ -156,5 +152,4 @@ struct Debias : Constrain {
 const RegisterNone<Constrain> none("constrain", "one segment: the prompt");
 const Register<Constrain, Fair, Debias> registered;
 
-}  // namespace
 }  // namespace kvsim::stages::constrain::constrain

@@ -35,7 +35,6 @@ const Declare estimate_window("estimate_window", "share >= 1 queries", "32",
 }  // namespace kvsim
 
 namespace kvsim::stages::estimate::estimate {
-namespace {
 
 const Declare estimate_decay("estimate_decay", "number [0, 1)", "0.9",
                              "weight of the past in a moving average of scores");
@@ -171,5 +170,4 @@ struct WindowMean : ScoreEstimate {
 };
 const Register<ScoreEstimate, Last, Ema, WindowMean> registered;
 
-}  // namespace
 }  // namespace kvsim::stages::estimate::estimate

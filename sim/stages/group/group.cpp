@@ -2,7 +2,6 @@
 #include "sim/stages/stages.hpp"
 
 namespace kvsim::stages::group::group {
-namespace {
 
 const Declare group("group", "kind", "mean", "how the query heads of a KV head become one",
                     only_with({"indicator", [](const Kind& kind) {
@@ -78,5 +77,4 @@ struct LayerMean : Group {
 };
 const Register<Group, NoGroup, GroupMean, GroupMax, GroupSum, GroupRms, LayerMean> registered;
 
-}  // namespace
 }  // namespace kvsim::stages::group::group

@@ -4,7 +4,6 @@
 #include "sim/stages/stages.hpp"
 
 namespace kvsim::stages::indicator::attention_kinds {
-namespace {
 
 using Rows = std::unique_ptr<IndicatorRows>;
 
@@ -37,8 +36,7 @@ struct AttentionRows : IndicatorRows, SummedRows {
   int group_size_ = 1;
 };
 
-class Attention : public RowIndicator, public ScoresSlotRows {
- public:
+struct Attention : RowIndicator, ScoresSlotRows {
   Attention() : RowIndicator({"indicator", "attention", "softmax attention A", "SnapKV"}) {}
   Rows rows(LayerWork&, const Settings&, const Segment&) const override {
     return std::make_unique<AttentionRows>();
@@ -54,8 +52,7 @@ const Table<float>& importance_weights(LayerWork& work, const Settings& settings
                                                                       : Norm::l1);
 }
 
-class Importance : public RowIndicator, public ScoresSteps {
- public:
+struct Importance : RowIndicator, ScoresSteps {
   Importance()
       : RowIndicator({"indicator", "importance", "A * ||v_i W^h||_1", "DefensiveKV 3.1"}) {}
   Rows rows(LayerWork& work, const Settings& settings, const Segment&) const override {
@@ -100,8 +97,7 @@ struct BelowMeanRows : IndicatorRows, SummedRows {
   int64_t first_visible_;  // 0, or the start of a segment that scores on its own
 };
 
-class BelowMean : public RowIndicator, public ScoresSlotRows {
- public:
+struct BelowMean : RowIndicator, ScoresSlotRows {
   BelowMean()
       : RowIndicator({"indicator", "below-mean",
                       "-1 where A < 1/(number of visible entries), else 0", "Scissorhands"}) {}
@@ -211,5 +207,4 @@ const Register<Indicator, Attention, Importance, AttentionValue, BelowMean, ExpL
                ImportanceShare>
     registered;
 
-}  // namespace
 }  // namespace kvsim::stages::indicator::attention_kinds

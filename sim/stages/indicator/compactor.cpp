@@ -5,7 +5,6 @@
 #include "sim/stages/indicator/indicator.hpp"
 
 namespace kvsim::stages::indicator::compactor {
-namespace {
 
 const Declare compactor_chunk("compactor_chunk", "count >= 1 entries", "256",
                               "entries among which attention without a mask runs",
@@ -170,5 +169,4 @@ struct Compactor : ObservedIndicator, FollowsBudget {
 };
 const Register<Indicator, Compactor> registered;
 
-}  // namespace
 }  // namespace kvsim::stages::indicator::compactor

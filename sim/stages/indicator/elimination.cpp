@@ -4,7 +4,6 @@
 #include "sim/stages/stages.hpp"
 
 namespace kvsim::stages::indicator::elimination {
-namespace {
 
 using Rows = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
@@ -277,5 +276,4 @@ struct Elimination : ObservedIndicator {
 };
 const Register<Indicator, Elimination> registered;
 
-}  // namespace
 }  // namespace kvsim::stages::indicator::elimination

@@ -5,13 +5,11 @@
 #include "sim/stages/stages.hpp"
 
 namespace kvsim::stages::indicator::entry_kinds {
-namespace {
 
 const Declare indicator("indicator", "kind", "attention", "what is measured of an entry");
 const Declare scores("scores", "file or none", "none", "HDF5 file with layers/<l>/score");
 
-class Position : public EntryIndicator, public ScoresByPosition, public ScoresSlots {
- public:
+struct Position : EntryIndicator, ScoresByPosition, ScoresSlots {
   Position() : EntryIndicator({"indicator", "position", "i: the newest entries", "StreamingLLM"}) {}
   Table<double> entries(const EntryRequest& request) const override {
     Table<double> x(request.owners(), request.work.entries());
@@ -24,8 +22,7 @@ class Position : public EntryIndicator, public ScoresByPosition, public ScoresSl
   }
 };
 
-class Random : public EntryIndicator, public ScoresSlots {
- public:
+struct Random : EntryIndicator, ScoresSlots {
   Random()
       : EntryIndicator({"indicator", "random", "uniform draw u(seed, layer, head, i)", "kvsim"}) {}
   Table<double> entries(const EntryRequest& request) const override {
@@ -85,8 +82,7 @@ Table<double> per_kv_head(const EntryRequest& request, const Score& score) {
   return x;
 }
 
-class KeyNorm : public EntryIndicator, public ScoresSlots {
- public:
+struct KeyNorm : EntryIndicator, ScoresSlots {
   KeyNorm() : EntryIndicator({"indicator", "key-norm", "-||k_i||_2", "Knorm"}) {}
   Table<double> entries(const EntryRequest& request) const override {
     return per_kv_head(request, [&](int kv, std::span<double> out) {
@@ -245,5 +241,4 @@ struct Lag : EntryIndicator {
 
 const Register<Indicator, Position, Random, KeyNorm, KeyDifference, External, Cur, Lag> registered;
 
-}  // namespace
 }  // namespace kvsim::stages::indicator::entry_kinds

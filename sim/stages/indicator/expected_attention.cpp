@@ -67,7 +67,6 @@ void MeanRotation::turn(std::span<double> row) const {
 }  // namespace kvsim
 
 namespace kvsim::stages::indicator::expected_attention {
-namespace {
 
 const Declare expected_steps("expected_steps", "count >= 1 tokens", "512",
                              "later positions over which the rotation is averaged", tested("1 9"));
@@ -158,5 +157,4 @@ struct ExpectedAttention : ObservedIndicator {
 };
 const Register<Indicator, ExpectedAttention> registered;
 
-}  // namespace
 }  // namespace kvsim::stages::indicator::expected_attention

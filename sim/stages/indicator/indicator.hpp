@@ -19,8 +19,7 @@ inline bool has_query_heads(Axes axes) { return axes == Axes::head || axes == Ax
 
 /// Turns rows of attention into rows of the indicator, for one layer and one segment. Rows may be
 /// StoredRows, SummedRows and AggregatedRows beside that.
-class IndicatorRows {
- public:
+struct IndicatorRows {
   virtual ~IndicatorRows() = default;
   /// Called once per attention block, before any row() of it; not in parallel with row().
   virtual void start(const AttentionBlock&) {}
@@ -51,8 +50,7 @@ class StoredRows : public IndicatorRows {
 };
 
 /// Rows whose weighted sum the backend makes without showing any of them.
-class SummedRows {
- public:
+struct SummedRows {
   virtual ~SummedRows() = default;
   /// The backend's sum of the rows at these positions with these weights, one for each; here of
   /// attention itself.
@@ -67,8 +65,7 @@ class SummedRows {
 };
 
 /// Rows that are attention until they are aggregated over the queries (`order` starts with a).
-class AggregatedRows : public IndicatorRows {
- public:
+struct AggregatedRows : IndicatorRows {
   void row(const AttentionBlock& block, int head, int64_t row, Range candidates,
            std::span<double> out) const final {
     const float* a = block.attention_row(head, row) + candidates.begin;
@@ -111,8 +108,7 @@ struct SlotsToScore {
 };
 
 /// Scores the slots of one owner anew at every compression, from the queries that came so far.
-class SlotScorer {
- public:
+struct SlotScorer {
   virtual ~SlotScorer() = default;
   /// A query of head x of the owner's, as the trace stores it.
   virtual void see(int x, std::span<const float> query, int64_t position) = 0;
@@ -121,8 +117,7 @@ class SlotScorer {
 };
 
 /// Scores what a query of a later step may read of the prompt (schedule=reads).
-class StepScorer {
- public:
+struct StepScorer {
   virtual ~StepScorer() = default;
   /// The scores that follow are of owners of this KV head. Not in parallel with score().
   virtual void start(int kv_head) = 0;
@@ -170,24 +165,21 @@ class Indicator : public Kind {
 };
 
 /// Scores entries by what they are, without any query.
-class EntryIndicator : public Indicator {
- public:
+struct EntryIndicator : Indicator {
   explicit EntryIndicator(KindInfo info) : Indicator(std::move(info), Axes::entry, {}) {}
   /// Scores [owners][n], equal for every segment.
   virtual Table<double> entries(const EntryRequest&) const = 0;
 };
 
 /// Scores entries by all observing queries at once: Axes::head or Axes::group.
-class ObservedIndicator : public Indicator {
- public:
+struct ObservedIndicator : Indicator {
   using Indicator::Indicator;
   /// Scores [heads or groups][candidates] of one segment.
   virtual Table<double> observed(const EntryRequest&, const Segment&) const = 0;
 };
 
 /// Has a row of numbers for every observing query: Axes::head_row or Axes::group_row.
-class RowIndicator : public Indicator {
- public:
+struct RowIndicator : Indicator {
   explicit RowIndicator(KindInfo info, QueryUse use = {}, Axes axes = Axes::head_row)
       : Indicator(std::move(info), axes, use) {}
   /// Transformation of rows of attention.
@@ -198,50 +190,42 @@ class RowIndicator : public Indicator {
 // Capabilities.
 
 /// The score is where an entry stands.
-class ScoresByPosition {
- public:
+struct ScoresByPosition {
   virtual ~ScoresByPosition() = default;
 };
 /// Reads the files that it names, so that what is wrong with them is said before any work.
-class ReadsFiles {
- public:
+struct ReadsFiles {
   virtual ~ReadsFiles() = default;
   virtual void check_files(const Settings&, const SideFiles&, int layer, int64_t owners,
                            int64_t entries) const = 0;
 };
 /// Scores may depend on the share that is dropped.
-class FollowsBudget {
- public:
+struct FollowsBudget {
   virtual ~FollowsBudget() = default;
   virtual bool follows_budget(const Settings&) const = 0;
 };
 /// Its rows are AggregatedRows: needs order=asg or ags.
-class AggregatesFirst {
- public:
+struct AggregatesFirst {
   virtual ~AggregatesFirst() = default;
 };
 /// Asks more of a probe than its queries.
-class AsksProbe {
- public:
+struct AsksProbe {
   virtual ~AsksProbe() = default;
   /// Names what is missing, or "".
   virtual std::string probe_fault(const Settings&, const ProbeInfo&) const = 0;
 };
 /// schedule=decode: turns one query's attention over the slots present into a row.
-class ScoresSlotRows {
- public:
+struct ScoresSlotRows {
   virtual ~ScoresSlotRows() = default;
   virtual void slot_row(std::span<const double> attention, std::span<double> out) const = 0;
 };
 /// schedule=decode: scores a slot by what it is.
-class ScoresSlots {
- public:
+struct ScoresSlots {
   virtual ~ScoresSlots() = default;
   virtual double slot_score(const SlotToScore& slot) const = 0;
 };
 /// schedule=decode: scores slots by all queries so far, for an owner of so many heads (Axes::head).
-class FollowsQueries {
- public:
+struct FollowsQueries {
   virtual ~FollowsQueries() = default;
   virtual std::unique_ptr<SlotScorer> follow_queries(const LayerWork&, const Settings&,
                                                      int heads) const = 0;
@@ -251,8 +235,7 @@ inline bool scores_slots(const Indicator& kind) {
 }
 
 /// schedule=per-step and reads: means something where every later step chooses its set.
-class ScoresSteps {
- public:
+struct ScoresSteps {
   virtual ~ScoresSteps() = default;
   virtual bool nowhere_else() const { return false; }
   /// Null: a step chooses by the importance that is measured.

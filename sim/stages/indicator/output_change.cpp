@@ -4,7 +4,6 @@
 #include "sim/stages/stages.hpp"
 
 namespace kvsim::stages::indicator::output_change {
-namespace {
 
 /// Least entries of each thread whose products with outputs are held at a time.
 constexpr int64_t kEntries = 128;
@@ -275,5 +274,4 @@ const bool registered = [] {
   return true;
 }();
 
-}  // namespace
 }  // namespace kvsim::stages::indicator::output_change

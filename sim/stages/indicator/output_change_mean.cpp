@@ -1,7 +1,6 @@
 #include "sim/stages/indicator/indicator.hpp"
 
 namespace kvsim::stages::indicator::output_change_mean {
-namespace {
 
 /// visit(place among the candidates, v_i), some values at a time.
 template <class Visit>
@@ -148,5 +147,4 @@ struct ValueChangeMean : RowIndicator, AggregatesFirst {
 };
 const Register<Indicator, OutputChangeMean, ValueChangeMean> registered;
 
-}  // namespace
 }  // namespace kvsim::stages::indicator::output_change_mean

@@ -2,7 +2,6 @@
 #include "sim/stages/indicator/indicator.hpp"
 
 namespace kvsim::stages::indicator::reread {
-namespace {
 
 enum class RereadNorm { none, input, residual, gradient };  // in the order of the words
 const Declare reread_norm("reread_norm", "none | input | residual | gradient", "none",
@@ -115,7 +114,6 @@ struct Reread : RowIndicator, AsksProbe {
 };
 const Register<Indicator, Reread> registered;
 
-}  // namespace
 }  // namespace kvsim::stages::indicator::reread
 
 namespace kvsim::stages::indicator {
@@ -160,7 +158,6 @@ struct WholePromptRows : StoredRows {
 }  // namespace kvsim::stages::indicator
 
 namespace kvsim::stages::indicator::unmasked_attention {
-namespace {
 
 /// Attention of a query to the whole prompt and nothing else.
 struct UnmaskedRows : WholePromptRows {
@@ -196,11 +193,9 @@ struct UnmaskedAttention : RowIndicator {
 };
 const Register<Indicator, UnmaskedAttention> registered;
 
-}  // namespace
 }  // namespace kvsim::stages::indicator::unmasked_attention
 
 namespace kvsim::stages::indicator::rehearsal {
-namespace {
 
 const Declare rehearsal_steps("rehearsal_steps", "count >= 1 tokens", "128",
                               "length of the pieces that stand in for what follows",
@@ -305,5 +300,4 @@ struct Rehearsal : RowIndicator {
 };
 const Register<Indicator, Rehearsal> registered;
 
-}  // namespace
 }  // namespace kvsim::stages::indicator::rehearsal

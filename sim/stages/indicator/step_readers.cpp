@@ -4,7 +4,6 @@
 #include "sim/stages/stages.hpp"
 
 namespace kvsim::stages::indicator::step_readers {
-namespace {
 
 const Declare read_channels("read_channels", "count >= 1 channels", "32",
                             "channels of a query that estimate its logits", tested("2 5"));
@@ -225,5 +224,4 @@ struct KeyCodes : Reader<Codes> {
 };
 const Register<Indicator, PageBound, LargestChannels, KeyCodes> registered;
 
-}  // namespace
 }  // namespace kvsim::stages::indicator::step_readers

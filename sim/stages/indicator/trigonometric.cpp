@@ -1,7 +1,6 @@
 #include "sim/stages/indicator/indicator.hpp"
 
 namespace kvsim::stages::indicator::trigonometric {
-namespace {
 
 const Declare trigonometric_reach(
     "trigonometric_reach", "count >= 1 tokens", "65536",
@@ -116,8 +115,7 @@ struct RunningCentres : SlotScorer {
   std::vector<Sums> heads_;
 };
 
-class Trigonometric : public ObservedIndicator, public FollowsQueries {
- public:
+struct Trigonometric : ObservedIndicator, FollowsQueries {
   Trigonometric()
       : ObservedIndicator({"indicator", "trigonometric",
                            "the mean query's logit at distances ahead, and the pairs' mean lengths",
@@ -147,5 +145,4 @@ class Trigonometric : public ObservedIndicator, public FollowsQueries {
 };
 const Register<Indicator, Trigonometric> registered;
 
-}  // namespace
 }  // namespace kvsim::stages::indicator::trigonometric

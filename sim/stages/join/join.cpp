@@ -2,7 +2,6 @@
 #include "sim/stages/stages.hpp"
 
 namespace kvsim::stages::join::join {
-namespace {
 
 constexpr KindCondition prompt_observes = {"queries",
                                            [](const Kind& kind) {
@@ -68,7 +67,6 @@ struct Joined : Aggregation {
   int64_t rows_;
 };
 
-}  // namespace
 }  // namespace kvsim::stages::join::join
 
 namespace kvsim {

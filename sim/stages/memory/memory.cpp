@@ -1,7 +1,6 @@
 #include "sim/stages/stages.hpp"
 
 namespace kvsim::stages::memory::memory {
-namespace {
 
 const Declare memory("memory", "kind", "none", "what earlier compressions said of a slot");
 const Declare memory_decay("memory_decay", "number [0, 1]", "0.8",
@@ -24,5 +23,4 @@ struct DecayedMax : Memory {
 const RegisterNone<Memory> none("memory", "every compression scores anew");
 const Register<Memory, DecayedMax> registered;
 
-}  // namespace
 }  // namespace kvsim::stages::memory::memory

@@ -4,7 +4,6 @@
 #include "sim/stages/merge/merge.hpp"
 
 namespace kvsim::stages::merge::attention_fit {
-namespace {
 
 const Declare fit_ridge("fit_ridge", "number > 0", "0.000001",
                         "ridge of both fits, over the mean of the normal equations' diagonal",
@@ -92,5 +91,4 @@ struct AttentionFit : Merge {
 };
 const Register<Merge, AttentionFit> registered;
 
-}  // namespace
 }  // namespace kvsim::stages::merge::attention_fit

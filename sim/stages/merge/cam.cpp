@@ -2,7 +2,6 @@
 #include "sim/stages/merge/merge.hpp"
 
 namespace kvsim::stages::merge::cam {
-namespace {
 
 const Declare cam_targets("cam_targets", "count >= 1 slots", "32",
                           "later slots among which a value is spread");
@@ -64,5 +63,4 @@ struct CamExpected : CamBase {
 };
 const Register<Merge, Cam, CamExpected> registered;
 
-}  // namespace
 }  // namespace kvsim::stages::merge::cam

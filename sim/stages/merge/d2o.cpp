@@ -25,7 +25,6 @@ double d2o_threshold(const std::vector<std::vector<Target>>& targets, MergeMemor
 }  // namespace kvsim
 
 namespace kvsim::stages::merge::d2o {
-namespace {
 
 /// Weights exp(u) / E for the entries that go into one slot and exp(1) / E for the slot itself,
 /// E their sum.
@@ -118,5 +117,4 @@ struct D2oCode : Merge {
 };
 const Register<Merge, D2o, D2oCode> registered;
 
-}  // namespace
 }  // namespace kvsim::stages::merge::d2o

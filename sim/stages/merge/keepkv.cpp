@@ -2,7 +2,6 @@
 #include "sim/stages/merge/merge.hpp"
 
 namespace kvsim::stages::merge::keepkv {
-namespace {
 
 constexpr double kLeastLevel = 1e-6;  // |mean logit| below which Eq. 7 divides by nothing
 
@@ -169,5 +168,4 @@ struct KeepKvCode : Merge {
 };
 const Register<Merge, KeepKv, KeepKvBias, KeepKvCode> registered;
 
-}  // namespace
 }  // namespace kvsim::stages::merge::keepkv

@@ -1,7 +1,6 @@
 #include "sim/stages/merge/merge.hpp"
 
 namespace kvsim::stages::merge::kvmerger {
-namespace {
 
 double squared_distance(std::span<const float> a, std::span<const float> b) {
   double sum = 0;
@@ -158,5 +157,4 @@ struct KvMerger : Merge {
 };
 const Register<Merge, KvMerger> registered;
 
-}  // namespace
 }  // namespace kvsim::stages::merge::kvmerger

@@ -3,7 +3,6 @@
 #include <Eigen/Core>
 
 namespace kvsim::stages::merge::value_fold {
-namespace {
 
 /// v <- (v_c + sum w_i v_i) / (1 + sum w_i), w_i = u_i |v_i| / (|v_i| + |v_c|) with the values as
 /// they were before; keys stay, so entries count as dropped.
@@ -44,11 +43,9 @@ struct ValueFold : Merge {
 };
 const Register<Merge, ValueFold> registered;
 
-}  // namespace
 }  // namespace kvsim::stages::merge::value_fold
 
 namespace kvsim::stages::merge::votes {
-namespace {
 
 constexpr double kWordBytes = 4;
 
@@ -81,7 +78,6 @@ struct Bias : Votes {
 };
 const Register<Votes, NoVotes, Count, Bias> registered;
 
-}  // namespace
 }  // namespace kvsim::stages::merge::votes
 
 namespace kvsim {
@@ -162,7 +158,6 @@ const Declare merge_threshold("merge_threshold", "number [-1, 1]", "0.8",
 }  // namespace kvsim
 
 namespace kvsim::stages::merge::merge {
-namespace {
 
 const Declare merge("merge", "kind", "drop", "what becomes of entries that lose their place");
 const Declare score_estimate("score_estimate", "kind", "ema",
@@ -172,7 +167,6 @@ const Declare score_estimate("score_estimate", "kind", "ema",
                                                  EstimateLines::none;
                                         }}));
 
-}  // namespace
 }  // namespace kvsim::stages::merge::merge
 
 namespace kvsim {

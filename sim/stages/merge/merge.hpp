@@ -145,8 +145,7 @@ struct Clusters {
 };
 
 /// Treatment of entries that lose their place (policies.md 9).
-class Merge : public Kind {
- public:
+struct Merge : Kind {
   using Kind::Kind;
   virtual bool merges() const { return true; }  ///< anything but `drop`
   /// Values of `votes` that fit, the usual one first.
@@ -196,8 +195,7 @@ double norm_of(std::span<const float> x);
 
 /// How much attention remembers of what was merged: the log-weight lambda that is added to a
 /// slot's logit (policies.md 9).
-class Votes : public Kind {
- public:
+struct Votes : Kind {
   using Kind::Kind;
   bool nests(const Settings&) const override { return true; }  // nothing is chosen by it
   virtual bool weighs() const { return true; }                 ///< lambda can differ from 0

@@ -103,7 +103,6 @@ double norm_of(std::span<const float> x) { return std::sqrt(dot(x, x)); }
 }  // namespace kvsim
 
 namespace kvsim::stages::merge::targets {
-namespace {
 
 struct Drop : Merge {
   Drop() : Merge({"merge", "drop", "nothing remains of them", ""}) {}
@@ -139,5 +138,4 @@ struct Convex : Merge {
 };
 const Register<Merge, Drop, Convex> registered;
 
-}  // namespace
 }  // namespace kvsim::stages::merge::targets

@@ -1,7 +1,6 @@
 #include "sim/stages/stages.hpp"
 
 namespace kvsim::stages::normalize::normalize {
-namespace {
 
 const Declare normalize("normalize", "kind", "none",
                         "which sum of weights the scores are divided by");
@@ -72,5 +71,4 @@ struct AddHeadMean : Normalize {
 const RegisterNone<Normalize> none("normalize", "no division");
 const Register<Normalize, HeadSum, LayerSum, TokenHeads, AddHeadMean> registered;
 
-}  // namespace
 }  // namespace kvsim::stages::normalize::normalize

@@ -1,7 +1,6 @@
 #include "sim/stages/stages.hpp"
 
 namespace kvsim::stages::prior::prior {
-namespace {
 
 const Declare prior("prior", "kind", "none", "a floor under the scores");
 const Declare prior_value("prior_value", "number >= 0 score", "0.0001", "the constant floor",
@@ -51,5 +50,4 @@ struct MeanShare : Prior {
 const RegisterNone<Prior> none("prior", "no floor");
 const Register<Prior, HeadMean, Constant, MeanShare> registered;
 
-}  // namespace
 }  // namespace kvsim::stages::prior::prior

@@ -71,7 +71,6 @@ std::vector<uint32_t> protected_entries(const ProtectRequest& request) {
 }  // namespace kvsim
 
 namespace kvsim::stages::protect::protect {
-namespace {
 
 const Declare stage1("stage1", "kind", "none", "entries forced before the ranking by score",
                      only_with(selects_entries_if));
@@ -148,7 +147,6 @@ struct Mass : Stage1 {
 const RegisterNone<Stage1> none("stage1", "nothing is forced");
 const Register<Stage1, Ratio, Mass> registered;
 
-}  // namespace
 }  // namespace kvsim::stages::protect::protect
 
 namespace kvsim {
@@ -252,7 +250,6 @@ ClassOrder class_order(const Settings& settings, const ScoredLayer& scored, int6
 }  // namespace kvsim
 
 namespace kvsim::stages::protect::token_classes {
-namespace {
 
 /// FastGen: entries go by what their tokens are.
 struct ByTokenClass : Stage1 {
@@ -271,5 +268,4 @@ struct ByTokenClass : Stage1 {
 };
 const Register<Stage1, ByTokenClass> registered;
 
-}  // namespace
 }  // namespace kvsim::stages::protect::token_classes

@@ -5,7 +5,6 @@
 #include "sim/stages/quantize/number_format.hpp"
 
 namespace kvsim::stages::quantize::ggml_blocks {
-namespace {
 
 constexpr int64_t kBlock = 32;
 
@@ -58,5 +57,4 @@ const DeclareFormat q4_1(blocks("q4_1", "4 bits, scale and least of 32 numbers",
 const DeclareFormat q4_0(blocks("q4_0", "4 bits, a scale for 32 numbers", 4, 16,
                                 [](std::span<float> block) { round_signed(block, 4); }));
 
-}  // namespace
 }  // namespace kvsim::stages::quantize::ggml_blocks

@@ -3,7 +3,6 @@
 #include "sim/stages/quantize/number_format.hpp"
 
 namespace kvsim::stages::quantize::integers {
-namespace {
 
 /// Rounds a group to 2^bits even steps between its least and its largest number (policies.md 11).
 void round_group(std::span<float> group, int64_t bits) {
@@ -55,5 +54,4 @@ struct Integers {
 };
 const Integers declared;
 
-}  // namespace
 }  // namespace kvsim::stages::quantize::integers

@@ -5,7 +5,6 @@
 #include "sim/stages/quantize/number_format.hpp"
 
 namespace kvsim::stages::quantize::polar {
-namespace {
 
 constexpr int64_t kBlock = 16;
 constexpr int kRounds = 4;         // 16 numbers, 8 lengths, 4, 2, 1
@@ -70,5 +69,4 @@ const DeclareFormat polar({.name = "polar",
                            .round = round_line,
                            .bits = bits_of});
 
-}  // namespace
 }  // namespace kvsim::stages::quantize::polar

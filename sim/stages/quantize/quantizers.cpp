@@ -2,17 +2,14 @@
 #include "sim/stages/quantize/orthogonal.hpp"
 #include "sim/stages/stages.hpp"
 
-namespace kvsim {
-namespace keys {
+namespace kvsim::keys {
 
 const Declare quant_residual("quant_residual", "count >= 0 entries", "128",
                              "newest kept entries that stay as they are; 0: none");
 
-}  // namespace keys
-}  // namespace kvsim
+}  // namespace kvsim::keys
 
 namespace kvsim::stages::quantize::quantizers {
-namespace {
 
 const Declare quantize("quantize", "kind", "none", "how kept entries are rounded");
 const Declare quant_bits("quant_bits", "count [1, 8] bits", "4", "bits of a quantised number");
@@ -183,7 +180,6 @@ const bool even_steps_registered = [] {
   return true;
 }();
 
-}  // namespace
 }  // namespace kvsim::stages::quantize::quantizers
 
 namespace kvsim {
@@ -193,7 +189,6 @@ const Quantize& quantizer(const Settings& settings) { return chosen<Quantize>(se
 }  // namespace kvsim
 
 namespace kvsim::stages::quantize::nonuniform {
-namespace {
 
 const Declare quant_outliers("quant_outliers", "number [0, 0.5]", "0.01",
                              "share of a channel's or entry's numbers stored as they are");
@@ -333,5 +328,4 @@ struct KvQuant : Quantize {
   }
 };
 const Register<Quantize, KvQuant> registered;
-}  // namespace
 }  // namespace kvsim::stages::quantize::nonuniform

@@ -3,7 +3,6 @@
 #include "sim/stages/quantize/number_format.hpp"
 
 namespace kvsim::stages::quantize::small_floats {
-namespace {
 
 /// A float type: bits of the mantissa, exponent of the least normal number, largest number.
 struct SmallFloat {
@@ -75,5 +74,4 @@ const DeclareFormat mxfp4({.name = "mxfp4",
   return 4 * numbers + 8 * blocks_of(numbers, kMxBlock);
                            }});
 
-}  // namespace
 }  // namespace kvsim::stages::quantize::small_floats

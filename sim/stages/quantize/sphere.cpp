@@ -5,7 +5,6 @@
 #include "sim/stages/quantize/number_format.hpp"
 
 namespace kvsim::stages::quantize::sphere {
-namespace {
 
 /// For a coordinate of a random unit vector of `size` numbers, whose density is proportional to
 /// (1 - x^2)^((size - 3) / 2).
@@ -50,5 +49,4 @@ struct Spheres {
 };
 const Spheres declared;
 
-}  // namespace
 }  // namespace kvsim::stages::quantize::sphere

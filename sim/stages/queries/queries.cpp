@@ -1,7 +1,6 @@
 #include "sim/stages/stages.hpp"
 
 namespace kvsim::stages::queries::queries {
-namespace {
 
 const Declare queries("queries", "kind", "window", "which queries observe");
 const Declare window_key("window", "share >= 1 entries", "32",
@@ -109,7 +108,6 @@ const Register<Queries, NoQueries, WindowQueries, LastQueries, AllQueries, Futur
                ProbeQueries>
     registered;
 
-}  // namespace
 }  // namespace kvsim::stages::queries::queries
 
 namespace kvsim {
@@ -135,7 +133,6 @@ const std::string& probe_name(const Settings& settings) { return settings.text(p
 }  // namespace kvsim
 
 namespace kvsim::stages::queries::spread {
-namespace {
 
 const Declare spread_queries("spread_queries", "count >= 1 queries", "256",
                              "how many queries observe, evenly over the prompt", tested("1 7 100"));
@@ -164,5 +161,4 @@ struct SpreadQueries : Queries {
 };
 const Register<Queries, SpreadQueries> registered;
 
-}  // namespace
 }  // namespace kvsim::stages::queries::spread

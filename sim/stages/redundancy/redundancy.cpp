@@ -4,7 +4,6 @@
 #include "sim/stages/stages.hpp"
 
 namespace kvsim::stages::redundancy::redundancy {
-namespace {
 
 const Declare redundancy("redundancy", "kind", "none",
                          "what other entries say, too, lowers a score");
@@ -77,5 +76,4 @@ struct KeyCosineScaled : KeyCosine {
 const RegisterNone<Redundancy> none("redundancy", "entries are scored alone");
 const Register<Redundancy, KeyCosine, KeyCosineScaled> registered;
 
-}  // namespace
 }  // namespace kvsim::stages::redundancy::redundancy

@@ -1,7 +1,6 @@
 #include "sim/stages/stages.hpp"
 
-namespace kvsim {
-namespace keys {
+namespace kvsim::keys {
 
 const Declare period("period", "count >= 1 positions", "64",
                      "positions from one compression to the next");
@@ -18,12 +17,9 @@ const Declare buffer("buffer", "share >= 0 slots", "0",
                      "slots that a head may hold beside its budget until it is compressed to it",
                      tested("2 0.5"));
 
-}  // namespace keys
-
-}  // namespace kvsim
+}  // namespace kvsim::keys
 
 namespace kvsim::stages::schedule::schedule {
-namespace {
 
 const Declare schedule("schedule", "kind", "prefill", "when compression runs");
 
@@ -74,5 +70,4 @@ struct Chunked : Schedule {
 };
 const Register<Schedule, Prefill, PerStep, Reads, Decode, Periodic, Chunked> registered;
 
-}  // namespace
 }  // namespace kvsim::stages::schedule::schedule

@@ -64,7 +64,6 @@ void unite_layers(const Settings& settings, const std::vector<ScoredLayer*>& lay
 }  // namespace kvsim
 
 namespace kvsim::stages::shape::shape {
-namespace {
 
 const Declare key("union", "kind", "none", "one set for all heads of a layer");
 
@@ -127,5 +126,4 @@ const bool folds_registered = [] {
   return true;
 }();
 
-}  // namespace
 }  // namespace kvsim::stages::shape::shape

@@ -27,7 +27,6 @@ inline void moving_mean(std::span<const double> in, int64_t begin, int64_t end, 
 }  // namespace kvsim
 
 namespace kvsim::stages::smooth::pooling {
-namespace {
 
 const Declare smooth("smooth", "kind", "none", "pooling over neighbouring candidates");
 const Declare kernel("kernel", "odd >= 1 entries", "5", "width of the pooling", tested("1 3 7"));
@@ -193,5 +192,4 @@ const bool windows_registered = [] {
 const RegisterNone<Smooth> none("smooth", "scores as they are");
 const Register<Smooth, Average, AverageReplicate, AverageRenormalized, MaxPooling> registered;
 
-}  // namespace
 }  // namespace kvsim::stages::smooth::pooling

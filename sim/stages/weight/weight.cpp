@@ -1,17 +1,13 @@
 #include "sim/stages/stages.hpp"
 
-namespace kvsim {
-namespace keys {
+namespace kvsim::keys {
 
 const Declare weight_epsilon("weight_epsilon", "number >= 0 score", "0",
                              "added to the score before it is multiplied", tested("0.05"));
 
-}  // namespace keys
-
-}  // namespace kvsim
+}  // namespace kvsim::keys
 
 namespace kvsim::stages::weight::weight {
-namespace {
 
 const Declare weight("weight", "kind", "none", "what scores are multiplied with");
 
@@ -112,5 +108,4 @@ const bool norms_registered = [] {
   return true;
 }();
 
-}  // namespace
 }  // namespace kvsim::stages::weight::weight
