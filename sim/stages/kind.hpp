@@ -225,7 +225,6 @@ struct KeyNames : std::vector<std::string> {
 
 /// Description of a kind of a stage; printed by `kvsim policies` and used to check records.
 struct KindInfo {
-  std::string stage;       ///< the record key that selects it, e.g. "aggregate"
   std::string name;        ///< the value, e.g. "mean"
   std::string meaning;     ///< one line
   std::string source;      ///< paper and equation, or repository
@@ -235,12 +234,13 @@ struct KindInfo {
   /// has.
   std::string no_reference = "";
   std::string test_with = "";  ///< cells that tests give it beside its name: "fair_spans=head+tail"
+  std::string stage = "";      ///< the record key that selects it, "aggregate": its base says it
 };
 
 /// Base of every stage kind.
 class Kind {
  public:
-  explicit Kind(KindInfo info) : info_(std::move(info)) {}
+  Kind(const char* stage, KindInfo info) : info_(std::move(info)) { info_.stage = stage; }
   virtual ~Kind() = default;
   Kind(const Kind&) = delete;
   Kind& operator=(const Kind&) = delete;
@@ -264,12 +264,18 @@ class Kind {
   KindInfo info_;
 };
 
+/// Base of the kinds of a stage that never sees the budget, or chooses nothing.
+struct NestingKind : Kind {
+  using Kind::Kind;
+  bool nests(const Settings&) const override { return true; }
+};
+
 /// Every kind of a stage, in order of name; and every kind of every stage.
 std::vector<const KindInfo*> kinds_of_stage(std::string_view stage);
 std::vector<const KindInfo*> all_kinds();
 
 /// Adds a kind to the list of all kinds; a second kind of the same stage and name throws.
-void announce_kind(const Kind& kind);
+void add_kind(std::unique_ptr<const Kind> kind);
 /// The kind of that stage and name; throws when there is none.
 const Kind& find_kind(std::string_view stage, std::string_view name);
 
@@ -280,21 +286,19 @@ template <class Stage>
 class Kinds {
  public:
   static void add(std::unique_ptr<Stage> kind) {
-    announce_kind(*kind);
-    table().emplace(kind->info().name, std::move(kind));
+    stage() = kind->info().stage;
+    add_kind(std::move(kind));
   }
-  static const Stage& find(const std::string& name) {
-    const auto found = table().find(name);
-    if (found == table().end()) throw std::logic_error("no such kind: " + name);
-    return *found->second;
+  static const Stage& find(std::string_view name) {
+    return static_cast<const Stage&>(find_kind(stage(), name));
   }
   /// The key that selects one of them.
-  static Key key() { return table().begin()->second->info().stage; }
+  static Key key() { return stage(); }
 
  private:
-  static std::map<std::string, std::unique_ptr<Stage>>& table() {
-    static std::map<std::string, std::unique_ptr<Stage>> kinds;
-    return kinds;
+  static std::string& stage() {
+    static std::string name;
+    return name;
   }
 };
 
@@ -313,8 +317,8 @@ struct Register {
 /// Adds the kind `none` of a stage whose class by itself leaves everything as it is.
 template <class Stage>
 struct RegisterNone {
-  RegisterNone(const char* stage, const char* meaning) {
-    Kinds<Stage>::add(std::make_unique<Stage>(KindInfo{stage, "none", meaning, ""}));
+  explicit RegisterNone(const char* meaning) {
+    Kinds<Stage>::add(std::make_unique<Stage>(KindInfo{"none", meaning, ""}));
   }
 };
 

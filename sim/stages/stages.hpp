@@ -6,9 +6,15 @@
 
 namespace kvsim {
 
+namespace keys {
+extern const Declare weight_epsilon, chunk, chunk_scope, period, evict_batch, keep_prompt, buffer,
+    block, block_score, whitelist, first_layer_recent, std_keep, protected_rank, fair_scores,
+    quant_residual, estimate_window;
+}  // namespace keys
+
 /// Which queries observe a segment of the prompt, and which entries they score (policies.md 5.1).
 struct Queries : Kind {
-  using Kind::Kind;
+  explicit Queries(KindInfo info) : Kind("queries", std::move(info)) {}
   /// m at budget B: entries at the end of the prompt that observe and are protected.
   virtual int64_t window(const Settings&, int64_t /*budget*/, int64_t /*entries*/) const {
     return 0;
@@ -43,7 +49,7 @@ enum class Drift {
 
 /// Over neighbouring candidates (policies.md 5.5).
 struct Smooth : Kind {
-  using Kind::Kind;
+  explicit Smooth(KindInfo info) : Kind("smooth", std::move(info)) {}
   virtual bool only_before_aggregate() const { return false; }
   virtual Drift drift() const { return Drift::none; }
   /// Budgets nest unless it follows the best entries of the budget at hand.
@@ -58,9 +64,8 @@ struct Smooth : Kind {
 
 /// Divides scores by a sum of weights (policies.md 5.8); a zero divisor leaves them. Some kinds go
 /// on with the scores themselves.
-struct Normalize : Kind {
-  using Kind::Kind;
-  bool nests(const Settings&) const override { return true; }  // sees no budget
+struct Normalize : NestingKind {
+  explicit Normalize(KindInfo info) : NestingKind("normalize", std::move(info)) {}
   /// Is every entry divided by a sum of its own? Other sums leave a head's order as it is.
   virtual bool per_entry() const { return false; }
   /// Both [owners][n]; only `candidates` count and change.
@@ -70,14 +75,9 @@ struct Normalize : Kind {
   virtual void finish(Range /*candidates*/, Table<double>& /*scores*/) const {}
 };
 
-namespace keys {
-extern const Declare weight_epsilon;
-}
-
 /// s <- (s + weight_epsilon) * w (policies.md 5.8).
-struct Weight : Kind {
-  using Kind::Kind;
-  bool nests(const Settings&) const override { return true; }  // sees no budget
+struct Weight : NestingKind {
+  explicit Weight(KindInfo info) : NestingKind("weight", std::move(info)) {}
   /// w of a slot with this value, read by `heads`; each `outputs` is W^h of one of them, [dv][D].
   virtual double of_value(std::span<const float> /*value*/,
                           std::span<const Table<float>> /*outputs*/) const {
@@ -93,9 +93,8 @@ struct Weight : Kind {
 };
 
 /// A floor under the scores of one owner's candidates (policies.md 5.7).
-struct Prior : Kind {
-  using Kind::Kind;
-  bool nests(const Settings&) const override { return true; }  // sees no budget
+struct Prior : NestingKind {
+  explicit Prior(KindInfo info) : NestingKind("prior", std::move(info)) {}
   bool goes_on() const override { return changes_nothing(); }
   virtual void apply(const Settings&, std::span<double> /*scores*/) const {}
 };
@@ -103,9 +102,8 @@ struct Prior : Kind {
 enum class GroupSpan { head, kv_group, layer };
 
 /// Over the query heads that share an owner (policies.md 5.6).
-struct Group : Kind {
-  using Kind::Kind;
-  bool nests(const Settings&) const override { return true; }  // sees no budget
+struct Group : NestingKind {
+  explicit Group(KindInfo info) : NestingKind("group", std::move(info)) {}
   virtual GroupSpan span() const { return GroupSpan::kv_group; }
   /// Is the group of summed rows the sum of grouped rows?
   virtual bool linear() const { return true; }
@@ -115,9 +113,8 @@ struct Group : Kind {
 };
 
 /// How much of an entry other entries of its head say, too (policies.md 5.6). It lowers the score.
-struct Redundancy : Kind {
-  using Kind::Kind;
-  bool nests(const Settings&) const override { return true; }  // sees no budget
+struct Redundancy : NestingKind {
+  explicit Redundancy(KindInfo info) : NestingKind("redundancy", std::move(info)) {}
   /// Of m entries with these keys [m][d], in ascending position.
   virtual std::vector<double> of_keys(const Settings&, std::span<const float> /*keys*/,
                                       int64_t /*dim*/) const {
@@ -131,9 +128,8 @@ struct Redundancy : Kind {
 
 /// How the queries of a probe observe beside those of `queries` (policies.md 5.4): both are
 /// aggregated by themselves, and an entry gets one number of both.
-struct Join : Kind {
-  using Kind::Kind;
-  bool nests(const Settings&) const override { return true; }  // sees no budget
+struct Join : NestingKind {
+  explicit Join(KindInfo info) : NestingKind("join", std::move(info)) {}
   bool joins() const { return !changes_nothing(); }
   virtual double join(const Settings&, double of_prompt, double /*of_probe*/) const {
     return of_prompt;
@@ -146,34 +142,40 @@ std::unique_ptr<Aggregation> start_joined(const Settings& settings,
                                           std::unique_ptr<Aggregation> probe, int64_t prompt_rows);
 
 /// Memory of what earlier compressions said of a slot, beside what this one says (policies.md 5.6).
-struct Memory : Kind {
-  using Kind::Kind;
-  bool nests(const Settings&) const override { return true; }  // sees no budget
+struct Memory : NestingKind {
+  explicit Memory(KindInfo info) : NestingKind("memory", std::move(info)) {}
   /// Brings the scores of one head's candidates to the scale on which they are remembered.
   virtual void level(std::span<double> /*scores*/) const {}
   /// Joins what was remembered of a slot and its score now, both on that scale.
   virtual double join(const Settings&, double /*remembered*/, double now) const { return now; }
 };
 
-namespace keys {
-extern const Declare chunk, chunk_scope, period, evict_batch, keep_prompt, buffer;
-}
-
 /// When compression runs (policies.md 12).
 struct Schedule : Kind {
-  using Kind::Kind;
-  bool nests(const Settings&) const override { return true; }  // nothing is chosen by it
-  virtual bool once() const { return false; }       ///< one compression, then never again
-  virtual bool per_step() const { return false; }   ///< a set chosen anew at each later step
-  virtual bool evicts() const { return true; }      ///< what is not kept is not held either
-  virtual bool decodes() const { return false; }    ///< slots leave at every later step
-  virtual bool repeats() const { return false; }    ///< the full cache is compressed anew
-  virtual bool in_chunks() const { return false; }  ///< while the prompt comes, too
+  struct Traits {
+    bool once = false;       ///< one compression, then never again
+    bool per_step = false;   ///< a set chosen anew at each later step
+    bool evicts = true;      ///< what is not kept is not held either
+    bool decodes = false;    ///< slots leave at every later step
+    bool repeats = false;    ///< the full cache is compressed anew
+    bool in_chunks = false;  ///< while the prompt comes, too
+    bool looks_ahead = false;
+  };
+  Schedule(KindInfo info, Traits traits) : Kind("schedule", std::move(info)), traits_(traits) {}
+  bool nests(const Settings&) const override { return !in_chunks(); }  // nothing is chosen by it
+  bool looks_ahead() const override { return traits_.looks_ahead; }
+  bool at_each_step() const override { return per_step(); }
+  bool once() const { return traits_.once; }
+  bool per_step() const { return traits_.per_step; }
+  bool evicts() const { return traits_.evicts; }
+  bool decodes() const { return traits_.decodes; }
+  bool repeats() const { return traits_.repeats; }
+  bool in_chunks() const { return traits_.in_chunks; }
+
+ private:
+  Traits traits_;
 };
 
-namespace keys {
-extern const Declare block, block_score;
-}
 enum class BlockScore { mean, max, root_mean_square };  // words of block_score
 
 /// Entries of the block that holds entry i: [kb, (k+1)b) of the n (policies.md 5.9).
@@ -187,9 +189,8 @@ void score_blocks(const Settings& settings, Range candidates, Table<double>& sco
 
 /// Makes one score of those that the owners of a layer have for an entry, so that all of them keep
 /// the same set (policies.md 5.9).
-struct Union : Kind {
-  using Kind::Kind;
-  bool nests(const Settings&) const override { return true; }  // sees no budget
+struct Union : NestingKind {
+  explicit Union(KindInfo info) : NestingKind("union", std::move(info)) {}
   bool unites() const { return !changes_nothing(); }
   /// [owners][n]; only `candidates` count and change.
   virtual void apply(Range /*candidates*/, Table<double>& /*scores*/) const {}
@@ -204,9 +205,6 @@ bool unites_layers(const Settings& settings);
 /// blocks (policies.md 5.9); the same segments in all.
 void unite_layers(const Settings& settings, const std::vector<ScoredLayer*>& layers);
 
-namespace keys {
-extern const Declare whitelist, first_layer_recent, std_keep, protected_rank;
-}
 enum class ProtectedRank { guaranteed, layer_max };  // words of protected_rank
 
 /// Where protection of one owner applies: the whole prompt, or a segment of a fair record.
@@ -248,7 +246,7 @@ struct Stage1Request {
 
 /// Entries that are forced into the kept set before the ranking by score (policies.md 6).
 struct Stage1 : Kind {
-  using Kind::Kind;
+  explicit Stage1(KindInfo info) : Kind("stage1", std::move(info)) {}
   bool goes_on() const override { return changes_nothing(); }
   bool nests(const Settings&) const override { return changes_nothing(); }
   virtual bool uses_unweighted() const { return false; }
@@ -259,9 +257,6 @@ struct Stage1 : Kind {
   virtual std::vector<uint32_t> after_allocate(const Stage1Request&) const { return {}; }
 };
 
-namespace keys {
-extern const Declare fair_scores;
-}
 enum class FairScores { local, unconstrained };  // words of fair_scores
 
 /// Entries that `constrain` divides among the segments of one owner.
@@ -278,7 +273,7 @@ struct ShareRequest {
 
 /// Cuts the prompt into segments and divides budgets over them (policies.md 8).
 struct Constrain : Kind {
-  using Kind::Kind;
+  explicit Constrain(KindInfo info) : Kind("constrain", std::move(info)) {}
   bool cuts() const { return !changes_nothing(); }
   bool goes_on() const override { return !cuts(); }
   bool nests(const Settings&) const override { return !cuts(); }
@@ -297,10 +292,6 @@ struct Constrain : Kind {
   }
 };
 
-namespace keys {
-extern const Declare quant_residual;
-}
-
 /// How much of one head's slots is quantised; for the memory model.
 struct QuantizedCount {
   int64_t numbers = 0;  ///< quantised numbers, keys and values
@@ -317,9 +308,8 @@ struct SlotNumbers {
 
 /// Rounds the kept entries of one head to few bits (policies.md 11). Runs once at each compression,
 /// after merging.
-struct Quantize : Kind {
-  using Kind::Kind;
-  bool nests(const Settings&) const override { return true; }  // nothing is chosen by it
+struct Quantize : NestingKind {
+  explicit Quantize(KindInfo info) : NestingKind("quantize", std::move(info)) {}
   bool changes_entries() const { return !changes_nothing(); }
   bool goes_on() const override { return !changes_entries(); }
   /// Replaces keys and values by what their codes stand for, in float32 arithmetic.
@@ -336,10 +326,6 @@ struct Quantize : Kind {
 
 /// The kind that `quantize` of the record names.
 const Quantize& quantizer(const Settings& settings);
-
-namespace keys {
-extern const Declare estimate_window;
-}
 
 /// Estimates ln s^ of what the next queries' scores s = exp(logit) of each slot will be. An owner
 /// has one line of estimates per query it follows: the mean query of its heads, or every head.
@@ -359,9 +345,8 @@ struct Estimates {
 };
 
 /// How scores are predicted (policies.md 9, KeepKV Eq. 8).
-struct ScoreEstimate : Kind {
-  using Kind::Kind;
-  bool nests(const Settings&) const override { return true; }  // nothing is chosen by it
+struct ScoreEstimate : NestingKind {
+  explicit ScoreEstimate(KindInfo info) : NestingKind("score_estimate", std::move(info)) {}
   /// How many of the last prompt queries it starts from, at most; shares multiply B.
   virtual int64_t rows(const Settings& settings, int64_t budget) const = 0;
   /// Budgets with as many rows start alike.

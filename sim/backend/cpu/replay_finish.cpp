@@ -6,26 +6,6 @@
 namespace kvsim {
 namespace {
 
-/// One row of the replay (a query head at a later step) in float64 with its own maximum, for kept
-/// sets whose scores vanish next to the largest score of the row.
-class ExactRow {
- public:
-  ExactRow(const ReplayJob& job, int64_t head, int64_t step);
-
-  struct Result {
-    double log_mass = 0;         ///< log of the sum of exp(logit) over the kept prompt entries
-    double importance = 0;       ///< sum of exp(logit) * importance over them / exp(log_mass)
-    std::vector<double> output;  ///< [dv]
-  };
-  /// `kept` prompt entries and all later positions up to the step's.
-  Result attend(std::span<const uint32_t> kept, bool output) const;
-
- private:
-  const ReplayJob& job_;
-  int64_t head_;
-  std::vector<double> logits_;  ///< [prompt entries, later positions up to the step's]
-};
-
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 /// out += weight * row of values
@@ -35,61 +15,77 @@ void add_value(const Tensor& values, int64_t kv_head, int64_t entry, double weig
   for (size_t c = 0; c < out.size(); ++c) out[c] += weight * static_cast<double>(row[c]);
 }
 
-ExactRow::ExactRow(const ReplayJob& job, int64_t head, int64_t step) : job_(job), head_(head) {
-  const LayerTrace& layer = job.layer;
-  const size_t d = job.d;
-  std::vector<float> query(d), key(d);
-  const int64_t query_row = job.first_query + step;
-  layer.q.read(head, query_row, query_row + 1, query.data());
-  logits_.resize(job.position(step) + 1);
-  for (int64_t i = 0; i < std::ssize(logits_); ++i) {
-    const int64_t entry = i;
-    layer.k.read(head / job.group, entry, entry + 1, key.data());
-    double dot = 0;
-    for (size_t j = 0; j < d; ++j)
-      dot += static_cast<double>(query[j]) * static_cast<double>(key[j]);
-    const double logit = layer.scale * dot;
-    logits_[i] = layer.softcap > 0 ? layer.softcap * std::tanh(logit / layer.softcap) : logit;
+/// One row of the replay (a query head at a later step) in float64 with its own maximum, for kept
+/// sets whose scores vanish next to the largest score of the row.
+class ExactRow {
+ public:
+  ExactRow(const ReplayJob& job, int64_t head, int64_t step) : job_(job), head_(head) {
+    const LayerTrace& layer = job.layer;
+    const size_t d = job.d;
+    std::vector<float> query(d), key(d);
+    const int64_t query_row = job.first_query + step;
+    layer.q.read(head, query_row, query_row + 1, query.data());
+    logits_.resize(job.position(step) + 1);
+    for (int64_t i = 0; i < std::ssize(logits_); ++i) {
+      const int64_t entry = i;
+      layer.k.read(head / job.group, entry, entry + 1, key.data());
+      double dot = 0;
+      for (size_t j = 0; j < d; ++j)
+        dot += static_cast<double>(query[j]) * static_cast<double>(key[j]);
+      const double logit = layer.scale * dot;
+      logits_[i] = layer.softcap > 0 ? layer.softcap * std::tanh(logit / layer.softcap) : logit;
+    }
   }
-}
 
-ExactRow::Result ExactRow::attend(std::span<const uint32_t> kept, bool output) const {
-  const int64_t n = job_.n;
-  const int64_t visible = std::ssize(logits_);
-  double prompt_maximum = -kInfinity;
-  for (const uint32_t i : kept) prompt_maximum = std::max(prompt_maximum, logits_[i]);
-  double maximum = prompt_maximum;
-  for (size_t i = n; i < logits_.size(); ++i) maximum = std::max(maximum, logits_[i]);
-
-  Result result;
-  const float* const weights = job_.request.importance != nullptr
-                                   ? job_.request.importance +
-                                         head_ * job_.request.importance_columns
-                                   : nullptr;
-  double mass = 0, weighted = 0;
-  for (const uint32_t i : kept) {
-    const double e = std::exp(logits_[i] - prompt_maximum);
-    mass += e;
-    if (weights != nullptr) weighted += e * static_cast<double>(weights[i]);
-  }
-  result.log_mass = kept.empty() ? -kInfinity : prompt_maximum + std::log(mass);
-  result.importance = mass > 0 ? weighted / mass : 0;
-  if (!output) return result;
-
-  const int64_t kv_head = head_ / job_.group;
-  double denominator = sink_mass(sink_logit(job_.layer, head_), maximum);
-  std::vector<float> row(job_.dv);
-  result.output.assign(job_.dv, 0.0);
-  const auto add = [&](int64_t i) {
-    const double e = std::exp(logits_[i] - maximum);
-    denominator += e;
-    if (e > 0) add_value(job_.layer.v, kv_head, i, e, row, result.output);
+  struct Result {
+    double log_mass = 0;         ///< log of the sum of exp(logit) over the kept prompt entries
+    double importance = 0;       ///< sum of exp(logit) * importance over them / exp(log_mass)
+    std::vector<double> output;  ///< [dv]
   };
-  for (const uint32_t i : kept) add(i);
-  for (int64_t i = n; i < visible; ++i) add(i);
-  for (double& x : result.output) x /= denominator;
-  return result;
-}
+  /// `kept` prompt entries and all later positions up to the step's.
+  Result attend(std::span<const uint32_t> kept, bool output) const {
+    const int64_t n = job_.n;
+    const int64_t visible = std::ssize(logits_);
+    double prompt_maximum = -kInfinity;
+    for (const uint32_t i : kept) prompt_maximum = std::max(prompt_maximum, logits_[i]);
+    double maximum = prompt_maximum;
+    for (size_t i = n; i < logits_.size(); ++i) maximum = std::max(maximum, logits_[i]);
+
+    Result result;
+    const float* const weights = job_.request.importance != nullptr
+                                     ? job_.request.importance +
+                                           head_ * job_.request.importance_columns
+                                     : nullptr;
+    double mass = 0, weighted = 0;
+    for (const uint32_t i : kept) {
+      const double e = std::exp(logits_[i] - prompt_maximum);
+      mass += e;
+      if (weights != nullptr) weighted += e * static_cast<double>(weights[i]);
+    }
+    result.log_mass = kept.empty() ? -kInfinity : prompt_maximum + std::log(mass);
+    result.importance = mass > 0 ? weighted / mass : 0;
+    if (!output) return result;
+
+    const int64_t kv_head = head_ / job_.group;
+    double denominator = sink_mass(sink_logit(job_.layer, head_), maximum);
+    std::vector<float> row(job_.dv);
+    result.output.assign(job_.dv, 0.0);
+    const auto add = [&](int64_t i) {
+      const double e = std::exp(logits_[i] - maximum);
+      denominator += e;
+      if (e > 0) add_value(job_.layer.v, kv_head, i, e, row, result.output);
+    };
+    for (const uint32_t i : kept) add(i);
+    for (int64_t i = n; i < visible; ++i) add(i);
+    for (double& x : result.output) x /= denominator;
+    return result;
+  }
+
+ private:
+  const ReplayJob& job_;
+  int64_t head_;
+  std::vector<double> logits_;  ///< [prompt entries, later positions up to the step's]
+};
 
 /// Scores below 2e-38 of the shift were taken as 0. With 10^5 such keys a sum above this is still
 /// right to 2e-8; below it the row is done again in float64.

@@ -46,9 +46,8 @@ class SlotStatistic : public Aggregation {
 };
 
 /// Over queries (policies.md 5.4).
-struct Aggregate : Kind {
-  using Kind::Kind;
-  bool nests(const Settings&) const override { return true; }  // sees no budget
+struct Aggregate : NestingKind {
+  explicit Aggregate(KindInfo info) : NestingKind("aggregate", std::move(info)) {}
   /// A kind overrides `follow`, or, where it cannot go on from step to step, `start`. Both, where
   /// going on is another computation: over the last rows alone, say.
   virtual std::unique_ptr<Aggregation> start(const Settings& settings, int64_t rows,

@@ -356,9 +356,7 @@ struct NewestRow : Aggregation {
 };
 
 struct Each : Aggregate {
-  Each()
-      : Aggregate({"aggregate", "each", "every step is scored by its own row (oracle-step only)",
-                   "kvsim"}) {}
+  Each() : Aggregate({"each", "every step is scored by its own row (oracle-step only)", "kvsim"}) {}
   bool per_step() const override { return true; }
   bool looks_ahead() const override { return true; }
   bool at_each_step() const override { return true; }
@@ -424,8 +422,8 @@ Started ema_inverse(const Settings& settings, int64_t rows, int64_t columns) {
 const bool foldings_registered = [] {
   const auto add = [](const char* name, const char* meaning, const char* source, const char* keys,
                       Folding::Start start, Folding::Follow follow = nullptr) {
-    Kinds<Aggregate>::add(std::make_unique<Folding>(
-        KindInfo{"aggregate", name, meaning, source, keys}, start, follow));
+    Kinds<Aggregate>::add(
+        std::make_unique<Folding>(KindInfo{name, meaning, source, keys}, start, follow));
   };
   add("sum", "sum over the observing queries", "H2O", "", nullptr,
       [](const Settings&, int64_t rows, int64_t slots) -> Followed {

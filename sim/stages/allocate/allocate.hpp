@@ -46,7 +46,7 @@ struct RowStatistic {
 
 /// A budget for every owner (policies.md 7).
 struct Allocate : Kind {
-  using Kind::Kind;
+  explicit Allocate(KindInfo info) : Kind("allocate", std::move(info)) {}
   virtual bool needs_scores() const { return false; }
   virtual bool across_layers() const { return false; }
   virtual bool even() const { return false; }                         ///< every head has B

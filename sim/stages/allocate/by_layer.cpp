@@ -139,7 +139,7 @@ Table<int64_t> by_layer(const AllocationRequest& request, const Rule& rule) {
 }
 
 struct Uniform : Allocate {
-  Uniform() : Allocate({"allocate", "uniform", "B for every head", ""}) {}
+  Uniform() : Allocate({"uniform", "B for every head", ""}) {}
   bool even() const override { return true; }
   bool nests(const Settings&) const override { return true; }
   Table<int64_t> budgets(const AllocationRequest& request) const override {
@@ -148,8 +148,7 @@ struct Uniform : Allocate {
 };
 
 struct Everything : Allocate {
-  Everything()
-      : Allocate({"allocate", "everything", "n for every head, whatever the budget", ""}) {}
+  Everything() : Allocate({"everything", "n for every head, whatever the budget", ""}) {}
   bool ignores_budget() const override { return true; }
   bool keeps_everything() const override { return true; }
   bool spends_budget() const override { return false; }
@@ -161,8 +160,8 @@ struct Everything : Allocate {
 /// Linear from the lowest layer to the highest, as SnapKV's window on top (PyramidKV Eq. 3).
 struct Pyramid : Allocate {
   Pyramid()
-      : Allocate({"allocate", "pyramid", "linearly less with depth, window on top", "PyramidKV",
-                  "pyramid_beta"}) {}
+      : Allocate(
+            {"pyramid", "linearly less with depth, window on top", "PyramidKV", "pyramid_beta"}) {}
   bool spends_budget() const override { return false; }
   Table<int64_t> budgets(const AllocationRequest& request) const override {
     const int64_t m = request.window;
@@ -184,8 +183,8 @@ struct Pyramid : Allocate {
 
 struct PyramidKvpress : Allocate {
   PyramidKvpress()
-      : Allocate({"allocate", "pyramid-kvpress", "kvpress's pyramid, window inside",
-                  "kvpress PyramidKVPress", "pyramid_beta"}) {}
+      : Allocate({"pyramid-kvpress", "kvpress's pyramid, window inside", "kvpress PyramidKVPress",
+                  "pyramid_beta"}) {}
   bool spends_budget() const override { return false; }
   Table<int64_t> budgets(const AllocationRequest& request) const override {
     const bool like_kvpress = rounds_like_kvpress(*request.settings);
@@ -213,7 +212,7 @@ struct PyramidKvpress : Allocate {
 
 struct Cosine : Allocate {
   Cosine()
-      : Allocate({"allocate", "cosine", "cosine profile over depth with the exact total",
+      : Allocate({"cosine", "cosine profile over depth with the exact total",
                   "PyramidInfer; KeepKV code", "cosine_floor"}) {}
   bool across_layers() const override { return true; }
   Table<int64_t> budgets(const AllocationRequest& request) const override {
@@ -252,9 +251,7 @@ struct Concentration : RowStatistic {
 };
 
 struct D2o : Allocate {
-  D2o()
-      : Allocate(
-            {"allocate", "d2o", "layers by how evenly their attention is spread", "D2O Eq. 4-5"}) {}
+  D2o() : Allocate({"d2o", "layers by how evenly their attention is spread", "D2O Eq. 4-5"}) {}
   bool needs_scores() const override { return true; }
   bool across_layers() const override { return true; }
   bool watches() const override { return true; }
@@ -329,8 +326,8 @@ struct Preference : RowStatistic {
 
 struct Cake : Allocate {
   Cake()
-      : Allocate({"allocate", "cake", "layers by entropy and variance of their attention",
-                  "CAKE Eq. 5", "cake_tau1 cake_tau2"}) {}
+      : Allocate({"cake", "layers by entropy and variance of their attention", "CAKE Eq. 5",
+                  "cake_tau1 cake_tau2"}) {}
   bool needs_scores() const override { return true; }
   bool across_layers() const override { return true; }
   bool watches() const override { return true; }

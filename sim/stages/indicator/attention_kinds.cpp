@@ -37,7 +37,7 @@ struct AttentionRows : IndicatorRows, SummedRows {
 };
 
 struct Attention : RowIndicator, ScoresSlotRows {
-  Attention() : RowIndicator({"indicator", "attention", "softmax attention A", "SnapKV"}) {}
+  Attention() : RowIndicator({"attention", "softmax attention A", "SnapKV"}) {}
   Rows rows(LayerWork&, const Settings&, const Segment&) const override {
     return std::make_unique<AttentionRows>();
   }
@@ -53,16 +53,14 @@ const Table<float>& importance_weights(LayerWork& work, const Settings& settings
 }
 
 struct Importance : RowIndicator, ScoresSteps {
-  Importance()
-      : RowIndicator({"indicator", "importance", "A * ||v_i W^h||_1", "DefensiveKV 3.1"}) {}
+  Importance() : RowIndicator({"importance", "A * ||v_i W^h||_1", "DefensiveKV 3.1"}) {}
   Rows rows(LayerWork& work, const Settings& settings, const Segment&) const override {
     return std::make_unique<AttentionRows>(importance_weights(work, settings));
   }
 };
 
 struct AttentionValue : RowIndicator {
-  AttentionValue()
-      : RowIndicator({"indicator", "attention-value", "A * ||v_i||_2", "ReST-KV Table 12"}) {}
+  AttentionValue() : RowIndicator({"attention-value", "A * ||v_i||_2", "ReST-KV Table 12"}) {}
   Rows rows(LayerWork& work, const Settings&, const Segment&) const override {
     return std::make_unique<AttentionRows>(work.value_norms(Norm::l2), work.group_size());
   }
@@ -99,8 +97,8 @@ struct BelowMeanRows : IndicatorRows, SummedRows {
 
 struct BelowMean : RowIndicator, ScoresSlotRows {
   BelowMean()
-      : RowIndicator({"indicator", "below-mean",
-                      "-1 where A < 1/(number of visible entries), else 0", "Scissorhands"}) {}
+      : RowIndicator(
+            {"below-mean", "-1 where A < 1/(number of visible entries), else 0", "Scissorhands"}) {}
   Rows rows(LayerWork&, const Settings&, const Segment& segment) const override {
     return std::make_unique<BelowMeanRows>(segment.range.begin);
   }
@@ -127,9 +125,8 @@ struct ExpLogitRows : IndicatorRows {
 
 struct ExpLogit : RowIndicator {
   ExpLogit()
-      : RowIndicator(
-            {"indicator", "exp-logit", "exp(logit - the head's largest over J x C)", "KeepKV code"},
-            {.logits = true, .probes = Probes::refused}) {}
+      : RowIndicator({"exp-logit", "exp(logit - the head's largest over J x C)", "KeepKV code"},
+                     {.logits = true, .probes = Probes::refused}) {}
   Rows rows(LayerWork& work, const Settings& settings, const Segment& segment) const override {
     std::vector<double> largest(work.query_heads(), -INFINITY);
     const bool ahead = chosen<Queries>(settings).looks_ahead();
@@ -181,8 +178,8 @@ struct ShareRows : IndicatorRows, SummedRows {
 
 struct ImportanceShare : RowIndicator {
   ImportanceShare()
-      : RowIndicator({"indicator", "importance-share",
-                      "importance / the layer's total of that query", "kvsim; DefensiveKV 3.1"},
+      : RowIndicator({"importance-share", "importance / the layer's total of that query",
+                      "kvsim; DefensiveKV 3.1"},
                      {.probes = Probes::refused}) {}
   Rows rows(LayerWork& work, const Settings& settings, const Segment& segment) const override {
     using Row = Eigen::Map<const Eigen::ArrayXf>;

@@ -208,7 +208,7 @@ class Removal {
 struct Elimination : ObservedIndicator {
   Elimination()
       : ObservedIndicator(
-            {"indicator", "elimination",
+            {"elimination",
              "what the output loses when entries go one after the other, the least first",
              "kvsim, after ReST-KV Eq. 7"},
             Axes::group, {.outputs = true, .takes_future = true, .cost = 60}) {}

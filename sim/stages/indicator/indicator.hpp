@@ -17,6 +17,11 @@ enum class Axes {
 inline bool has_rows(Axes axes) { return axes == Axes::head_row || axes == Axes::group_row; }
 inline bool has_query_heads(Axes axes) { return axes == Axes::head || axes == Axes::head_row; }
 
+/// Something that not all indicators, or rows of them, can do.
+struct Capability {
+  virtual ~Capability() = default;
+};
+
 /// Turns rows of attention into rows of the indicator, for one layer and one segment. Rows may be
 /// StoredRows, SummedRows and AggregatedRows beside that.
 struct IndicatorRows {
@@ -50,8 +55,7 @@ class StoredRows : public IndicatorRows {
 };
 
 /// Rows whose weighted sum the backend makes without showing any of them.
-struct SummedRows {
-  virtual ~SummedRows() = default;
+struct SummedRows : Capability {
   /// The backend's sum of the rows at these positions with these weights, one for each; here of
   /// attention itself.
   virtual AttentionSum sum(std::span<const int64_t> /*positions*/,
@@ -142,9 +146,8 @@ struct QueryUse {
 /// Number that is measured per query head, observing query and entry (policies.md 5.2). A kind is
 /// an EntryIndicator, an ObservedIndicator or a RowIndicator; beside that it may have some of the
 /// capabilities below, which are asked for by as().
-class Indicator : public Kind {
+class Indicator : public NestingKind {
  public:
-  bool nests(const Settings&) const override { return true; }  // sees no budget
   Axes axes() const { return axes_; }
   const QueryUse& use() const { return use_; }
   bool sees_all() const { return use_.sees_all || use_.moves_queries; }
@@ -157,7 +160,7 @@ class Indicator : public Kind {
 
  protected:
   Indicator(KindInfo info, Axes axes, QueryUse use)
-      : Kind(std::move(info)), axes_(axes), use_(use) {}
+      : NestingKind("indicator", std::move(info)), axes_(axes), use_(use) {}
 
  private:
   Axes axes_;
@@ -190,43 +193,33 @@ struct RowIndicator : Indicator {
 // Capabilities.
 
 /// The score is where an entry stands.
-struct ScoresByPosition {
-  virtual ~ScoresByPosition() = default;
-};
+struct ScoresByPosition : Capability {};
 /// Reads the files that it names, so that what is wrong with them is said before any work.
-struct ReadsFiles {
-  virtual ~ReadsFiles() = default;
+struct ReadsFiles : Capability {
   virtual void check_files(const Settings&, const SideFiles&, int layer, int64_t owners,
                            int64_t entries) const = 0;
 };
 /// Scores may depend on the share that is dropped.
-struct FollowsBudget {
-  virtual ~FollowsBudget() = default;
+struct FollowsBudget : Capability {
   virtual bool follows_budget(const Settings&) const = 0;
 };
 /// Its rows are AggregatedRows: needs order=asg or ags.
-struct AggregatesFirst {
-  virtual ~AggregatesFirst() = default;
-};
+struct AggregatesFirst : Capability {};
 /// Asks more of a probe than its queries.
-struct AsksProbe {
-  virtual ~AsksProbe() = default;
+struct AsksProbe : Capability {
   /// Names what is missing, or "".
   virtual std::string probe_fault(const Settings&, const ProbeInfo&) const = 0;
 };
 /// schedule=decode: turns one query's attention over the slots present into a row.
-struct ScoresSlotRows {
-  virtual ~ScoresSlotRows() = default;
+struct ScoresSlotRows : Capability {
   virtual void slot_row(std::span<const double> attention, std::span<double> out) const = 0;
 };
 /// schedule=decode: scores a slot by what it is.
-struct ScoresSlots {
-  virtual ~ScoresSlots() = default;
+struct ScoresSlots : Capability {
   virtual double slot_score(const SlotToScore& slot) const = 0;
 };
 /// schedule=decode: scores slots by all queries so far, for an owner of so many heads (Axes::head).
-struct FollowsQueries {
-  virtual ~FollowsQueries() = default;
+struct FollowsQueries : Capability {
   virtual std::unique_ptr<SlotScorer> follow_queries(const LayerWork&, const Settings&,
                                                      int heads) const = 0;
 };
@@ -235,8 +228,7 @@ inline bool scores_slots(const Indicator& kind) {
 }
 
 /// schedule=per-step and reads: means something where every later step chooses its set.
-struct ScoresSteps {
-  virtual ~ScoresSteps() = default;
+struct ScoresSteps : Capability {
   virtual bool nowhere_else() const { return false; }
   /// Null: a step chooses by the importance that is measured.
   virtual std::unique_ptr<StepScorer> step_scorer(const LayerWork&, const Settings&) const {
