@@ -50,6 +50,7 @@ void only_from_preset(const Require& require, const Settings& original, const Se
 }
 
 void check_scoring(const Require& require, const Settings& settings) {
+  const auto& queries = chosen<Queries>(settings);
   const auto& indicator = chosen<Indicator>(settings);
   const auto& smooth = chosen<Smooth>(settings);
   const auto& group = chosen<Group>(settings);
@@ -57,21 +58,20 @@ void check_scoring(const Require& require, const Settings& settings) {
   const ScoringSteps steps(settings);
   const bool rows = has_rows(indicator.axes()), observes = indicator.axes() != Axes::entry;
   const bool of_query_heads = per_query_head(settings);
-  require(!observes || chosen<Queries>(settings).observes(), name + " needs observing queries",
-          observing_queries());
+  require(!observes || queries.observes(), name + " needs observing queries", observing_queries());
   require(!indicator.as<AggregatesFirst>() || steps.starts_with(ScoringStep::aggregate),
           name + " aggregates first", "order=asg or ags");
-  require(!indicator.use().moves_queries || !chosen<Queries>(settings).looks_ahead(),
+  require(!indicator.use().moves_queries || !queries.looks_ahead(),
           name + " takes the prompt's queries for later ones", observing_queries());
-  require(!observes || !chosen<Queries>(settings).looks_ahead() || indicator.takes_future(),
+  require(!observes || !queries.looks_ahead() || indicator.takes_future(),
           name + " looks at the prompt", observing_queries());
-  const bool probed = chosen<Queries>(settings).of_probe() || chosen<Join>(settings).joins();
+  const bool probed = queries.of_probe() || chosen<Join>(settings).joins();
   const auto takes_probes = [](const Indicator& kind) {
     return has_rows(kind.axes()) && kind.use().probes != Probes::refused;
   };
   require(!observes || !probed || takes_probes(indicator),
           name + " does not take the queries of a probe", kinds_that<Indicator>(takes_probes));
-  require(indicator.use().probes != Probes::only || chosen<Queries>(settings).of_probe(),
+  require(indicator.use().probes != Probes::only || queries.of_probe(),
           name + " takes what a probe reads again", "queries=probe");
   require(!probed || !chosen<Schedule>(settings).repeats(), "a probe follows the whole prompt",
           "schedule=prefill");
@@ -94,17 +94,18 @@ void check_scoring(const Require& require, const Settings& settings) {
 
 void check_budget(const Require& require, const Settings& settings,
                   const std::set<std::string>& used) {
+  const auto& stage1 = chosen<Stage1>(settings);
   const auto& constrain = chosen<Constrain>(settings);
   const bool rescored = constrain.cuts() && !constrain.keeps_scores(settings);
   require(!rescored || chosen<Smooth>(settings).drift() == Drift::none,
           require.cell("smooth") + " follows the whole prompt", "fair_scores=default");
-  require(!rescored || !chosen<Stage1>(settings).uses_mass(),
-          require.cell("stage1") + " looks at the whole prompt", "fair_scores=default");
+  require(!rescored || !stage1.uses_mass(), require.cell("stage1") + " looks at the whole prompt",
+          "fair_scores=default");
   const bool observed = chosen<Queries>(settings).observes();
   require(observed || !chosen<Allocate>(settings).watches(),
           require.cell("allocate") + " needs observing queries", observing_queries());
-  require(observed || !chosen<Stage1>(settings).uses_mass(),
-          require.cell("stage1") + " needs observing queries", observing_queries());
+  require(observed || !stage1.uses_mass(), require.cell("stage1") + " needs observing queries",
+          observing_queries());
   for (const std::string& key : used)
     if (parameter_of(key).is_file)
       require(!settings.is_none(key), "no file is named", key + "=FILE");
@@ -126,6 +127,9 @@ void check_blocks(const Require& require, const Settings& settings) {
 }
 
 void check_merge(const Require& require, const Settings& settings) {
+  const auto& constrain = chosen<Constrain>(settings);
+  const auto& schedule = chosen<Schedule>(settings);
+  const auto& queries = chosen<Queries>(settings);
   const auto& merge = chosen<Merge>(settings);
   const std::vector<std::string> fitting = merge.votes();
   require(contains(fitting, settings.text("votes")),
@@ -136,20 +140,17 @@ void check_merge(const Require& require, const Settings& settings) {
   const bool guaranteed = settings.word<ProtectedRank>(keys::protected_rank) ==
                           ProtectedRank::guaranteed;
   if (merges_first(settings))
-    require(!chosen<Constrain>(settings).cuts() && chosen<Stage1>(settings).changes_nothing() &&
-                guaranteed && !chosen<Schedule>(settings).decodes(),
+    require(!constrain.cuts() && chosen<Stage1>(settings).changes_nothing() && guaranteed &&
+                !schedule.decodes(),
             "merge_order=merge-first merges the prompt as a whole",
             "no constraint, no stage1, schedule=prefill or periodic");
   if (merge.fits_queries())
-    require(chosen<Queries>(settings).observes() && !chosen<Schedule>(settings).decodes(),
-            name + " fits to the queries that observe",
+    require(queries.observes() && !schedule.decodes(), name + " fits to the queries that observe",
             "observing queries, schedule=prefill or periodic");
   if (!merge.replaces_selection()) return;
-  require(
-      !chosen<Queries>(settings).has_window() && !chosen<Constrain>(settings).cuts() && guaranteed,
-      name + " chooses among all entries", "queries=all, last or none, no constraint");
-  require(!chosen<Schedule>(settings).decodes(), name + " replaces selection",
-          "schedule=prefill or periodic");
+  require(!queries.has_window() && !constrain.cuts() && guaranteed,
+          name + " chooses among all entries", "queries=all, last or none, no constraint");
+  require(!schedule.decodes(), name + " replaces selection", "schedule=prefill or periodic");
 }
 
 /// Checks that every later step can choose by the record (policies.md 12).

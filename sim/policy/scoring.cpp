@@ -4,7 +4,6 @@
 
 #include "sim/policy/prepared_record.hpp"
 #include "sim/stages/allocate/allocate.hpp"
-#include "sim/stages/protect/token_classes.hpp"
 
 namespace kvsim {
 namespace {

@@ -14,24 +14,6 @@ Segment decode_segment(const Settings& settings, int64_t budget, const TraceInfo
   return segment;
 }
 
-void PromptStatistics::run(const AttentionBlock& block, int64_t, int) {
-  const int64_t n = work_.entries();
-  if (heads_.begins(block.kv_head)) grouped_ = Table<double>(block.rows, n);
-  std::vector<double> head_row(n);
-  for (int64_t r = 0; r < block.rows; ++r) {
-    const int64_t visible = std::min(n, block.positions[r] + 1);
-    for (int x = 0; x < block.heads; ++x) {
-      rows_->row(block, x, r, {0, n}, head_row);
-      if (heads_.combines())
-        heads_.add(block.kv_head, x, head_row, grouped_.row(r));
-      else
-        add(heads_.owners(block.kv_head, x), head_row, visible);
-    }
-    if (heads_.combines() && heads_.complete(block.kv_head))
-      add(heads_.owners(block.kv_head, 0), grouped_.row(r), visible);
-  }
-}
-
 Table<float> norms_of_all(LayerWork& work, Norm norm) {
   const int64_t n = work.entries(), all = work.info().total_len;
   const Table<float>& prompt = work.projected_norms(norm);

@@ -68,7 +68,23 @@ class PromptStatistics : public RowConsumer {
   void start(const AttentionBlock& block, int64_t first_row) override {
     rows_.start(block, first_row);
   }
-  void run(const AttentionBlock& block, int64_t first_row, int task) override;
+  void run(const AttentionBlock& block, int64_t, int) override {
+    const int64_t n = work_.entries();
+    if (heads_.begins(block.kv_head)) grouped_ = Table<double>(block.rows, n);
+    std::vector<double> head_row(n);
+    for (int64_t r = 0; r < block.rows; ++r) {
+      const int64_t visible = std::min(n, block.positions[r] + 1);
+      for (int x = 0; x < block.heads; ++x) {
+        rows_->row(block, x, r, {0, n}, head_row);
+        if (heads_.combines())
+          heads_.add(block.kv_head, x, head_row, grouped_.row(r));
+        else
+          add(heads_.owners(block.kv_head, x), head_row, visible);
+      }
+      if (heads_.combines() && heads_.complete(block.kv_head))
+        add(heads_.owners(block.kv_head, 0), grouped_.row(r), visible);
+    }
+  }
 
  private:
   void add(Range owners, std::span<const double> row, int64_t visible) {

@@ -1,7 +1,6 @@
 #include <ranges>
 
 #include "sim/stages/allocate/allocate.hpp"
-#include "sim/stages/protect/token_classes.hpp"
 #include "sim/stages/stages.hpp"
 
 namespace kvsim::keys {

@@ -2,7 +2,6 @@
 
 #include "sim/stages/indicator/indicator.hpp"
 #include "sim/stages/merge/merge.hpp"
-#include "sim/stages/protect/token_classes.hpp"
 #include "sim/stages/stages.hpp"
 
 namespace kvsim::keys {
