@@ -350,10 +350,9 @@ class PolicyRun::Impl {
     for (size_t r = 0; r < records.size(); ++r) {
       const PreparedRecord& record = prepared[r];
       if (!record.stage<Schedule>().in_chunks() || record.skips(work.layer())) continue;
-      const ChunkedPrefill chunks(records[r], seed, files);
       for (size_t b = 0; b < budgets.size(); ++b)
         if (!record.budgets[b].keeps_all)
-          kept[r][b] = chunks.run(work, record.asked[b]).back().kept;
+          kept[r][b] = keep_in_chunks(work, records[r], record.asked[b], seed, files).back().kept;
     }
   }
 
@@ -446,44 +445,35 @@ std::vector<PromptChunk> prompt_chunks(const Settings& settings, const Budget& b
   return chunks;
 }
 
-ChunkedPrefill::ChunkedPrefill(const Record& record, uint64_t seed, const SideFiles& files)
-    : record_(record), seed_(seed), files_(files) {
-  record_.settings.set(Kinds<Schedule>::key(), "prefill");
-  record_.own_budgets.clear();
-}
-
-std::vector<ChunkedPrefill::Compressed> ChunkedPrefill::run(const LayerWork& work,
-                                                            const Budget& budget) const {
-  const bool alone = compresses_chunks_alone(record_.settings);
-  std::vector<Compressed> all;
+std::vector<KeptAfterChunk> keep_in_chunks(const LayerWork& work, Record record,
+                                           const Budget& budget, uint64_t seed,
+                                           const SideFiles& files) {
+  record.settings.set(Kinds<Schedule>::key(), "prefill");
+  record.own_budgets.clear();
+  const bool alone = compresses_chunks_alone(record.settings);
+  std::vector<KeptAfterChunk> all;
   Sets cache(work.kv_heads());
-  for (const PromptChunk& chunk : prompt_chunks(record_.settings, budget, work.entries())) {
+  for (const PromptChunk& chunk : prompt_chunks(record.settings, budget, work.entries())) {
     for (auto& entries : cache) {
       if (alone) entries.clear();
       for (int64_t i = chunk.range.begin; i < chunk.range.end; ++i)
         entries.push_back(static_cast<uint32_t>(i));
     }
-    const auto kept = compress(work, chunk, cache);
+    // As a prompt of what is there, its entries numbered from 0.
+    const Range newest = held_by_all(cache, chunk.range.end);
+    const TraceInfo info = cache_info(work.info(), std::ssize(cache[0]), newest);
+    const LayerTrace layer = cache_layer(work.trace(), info, cache, newest);
+    LayerWork own(layer, work.backend(), work.measured_norm());
+    const Budget count{std::to_string(chunk.entries), false, Decimal(chunk.entries)};
+    PolicyRun run({record}, {count}, info, {work.layer()}, seed, files);
+    auto kept = std::make_shared<KeptSets>(*run.select(own)[0][0]);
+    name_entries(cache, kept->owners);
+    name_entries(cache, kept->guarded);
     if (alone && !all.empty()) put_before(*all.back().kept, *kept);
     cache = kept->owners;
     all.push_back({chunk.range.end, kept});
   }
   return all;
-}
-
-/// As a prompt of what is there, its entries numbered from 0.
-std::shared_ptr<KeptSets> ChunkedPrefill::compress(const LayerWork& work, const PromptChunk& chunk,
-                                                   const Sets& cache) const {
-  const Range newest = held_by_all(cache, chunk.range.end);
-  const TraceInfo info = cache_info(work.info(), std::ssize(cache[0]), newest);
-  const LayerTrace layer = cache_layer(work.trace(), info, cache, newest);
-  LayerWork own(layer, work.backend(), work.measured_norm());
-  const Budget count{std::to_string(chunk.entries), false, Decimal(chunk.entries)};
-  PolicyRun run({record_}, {count}, info, {work.layer()}, seed_, files_);
-  auto kept = std::make_shared<KeptSets>(*run.select(own)[0][0]);
-  name_entries(cache, kept->owners);
-  name_entries(cache, kept->guarded);
-  return kept;
 }
 
 }  // namespace kvsim

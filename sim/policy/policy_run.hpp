@@ -1,8 +1,8 @@
 #pragma once
-#include "sim/core/kept_sets.hpp"
+#include "sim/core/layer_trace.hpp"
 #include "sim/policy/prepared_record.hpp"
 #include "sim/policy/record.hpp"
-#include "sim/stages/scored_layer.hpp"
+#include "sim/stages/kind.hpp"
 
 namespace kvsim {
 
@@ -50,28 +50,15 @@ class PolicyRun {
   std::unique_ptr<Impl> impl_;
 };
 
+/// What is kept after the chunk of a prompt that ends at a position.
+struct KeptAfterChunk {
+  int64_t end = 0;
+  std::shared_ptr<const KeptSets> kept;
+};
 /// schedule=chunked on one layer (policies.md 12): the prompt comes in chunks, and the cache, or
 /// the chunk, is compressed after each, so that what left is not there any more.
-class ChunkedPrefill {
- public:
-  /// Everything given must outlive it.
-  ChunkedPrefill(const Record& record, uint64_t seed, const SideFiles& files);
-
-  /// What is kept after the chunk that ends at a position.
-  struct Compressed {
-    int64_t end = 0;
-    std::shared_ptr<const KeptSets> kept;
-  };
-  /// After each chunk of the layer's prompt.
-  std::vector<Compressed> run(const LayerWork& work, const Budget& budget) const;
-
- private:
-  std::shared_ptr<KeptSets> compress(const LayerWork& work, const PromptChunk& chunk,
-                                     const std::vector<std::vector<uint32_t>>& cache) const;
-
-  Record record_;
-  uint64_t seed_;
-  const SideFiles& files_;
-};
+std::vector<KeptAfterChunk> keep_in_chunks(const LayerWork& work, Record record,
+                                           const Budget& budget, uint64_t seed,
+                                           const SideFiles& files);
 
 }  // namespace kvsim

@@ -99,11 +99,8 @@ Settings preset_settings(const Preset& preset) {
     return all;
   }();
   Settings settings = fallbacks;
-  std::string_view rest = preset.cells;
-  while (!rest.empty()) {
-    const size_t comma = std::min(rest.find(','), rest.size());
-    const std::string_view cell = rest.substr(0, comma);
-    rest.remove_prefix(std::min(comma + 1, rest.size()));
+  if (preset.cells.empty()) return settings;
+  for (const std::string_view cell : split_at(preset.cells, ',')) {
     const size_t equals = cell.find('=');
     const Parameter* p = find_parameter(cell.substr(0, equals));
     if (!p) throw std::logic_error("unknown key in methods.toml: " + std::string(cell));
@@ -194,16 +191,6 @@ constexpr std::string_view kFunction = "python:";
 constexpr const char* kScored = "external";
 constexpr const char* kScores = "scores";
 
-std::vector<std::string_view> split(std::string_view text, char separator) {
-  std::vector<std::string_view> parts;
-  while (true) {
-    const size_t end = std::min(text.find(separator), text.size());
-    parts.push_back(text.substr(0, end));
-    if (end == text.size()) return parts;
-    text.remove_prefix(end + 1);
-  }
-}
-
 const Preset& preset_named(std::string_view title) {
   const size_t colon = std::min(title.find(':'), title.size());
   const std::string name(title.substr(0, colon));
@@ -247,7 +234,7 @@ std::string of_press(std::string_view text) {
   std::string found = std::string(name) + ",rounding=kvpress";
   for (const Press& press : kPresses)
     if (press.preset == name)
-      for (const std::string_view one : split(press.settings.substr(1), ','))
+      for (const std::string_view one : split_at(press.settings.substr(1), ','))
         if (text.find("," + std::string(one.substr(0, one.find('=') + 1))) == text.npos)
           found += "," + std::string(one);
   return found + std::string(text.substr(title.size()));
@@ -257,7 +244,7 @@ std::string of_press(std::string_view text) {
 
 Record Record::parse(std::string_view text) {
   if (const std::string press = of_press(text); !press.empty()) return parse(press);
-  const auto parts = split(text, ',');
+  const auto parts = split_at(text, ',');
   const bool function = parts[0].starts_with(kFunction);
   const Preset& preset = preset_named(function ? kScored : parts[0]);
   Record record{preset.name, preset.variant, preset_settings(preset)};

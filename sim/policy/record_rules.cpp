@@ -1,9 +1,9 @@
 #include "sim/policy/prepared_record.hpp"
 #include "sim/policy/record.hpp"
-#include "sim/stages/aggregate/aggregate.hpp"
 #include "sim/stages/allocate/allocate.hpp"
 #include "sim/stages/indicator/indicator.hpp"
 #include "sim/stages/merge/merge.hpp"
+#include "sim/stages/stages.hpp"
 
 namespace kvsim {
 namespace {

@@ -1,10 +1,10 @@
 #pragma once
 #include "sim/core/decimal.hpp"
 #include "sim/policy/prepared_record.hpp"
-#include "sim/stages/aggregate/aggregate.hpp"
 #include "sim/stages/allocate/allocate.hpp"
 #include "sim/stages/indicator/indicator.hpp"
-#include "sim/stages/scored_layer.hpp"
+#include "sim/stages/kind.hpp"
+#include "sim/stages/stages.hpp"
 
 namespace kvsim {
 

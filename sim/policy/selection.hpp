@@ -1,5 +1,5 @@
 #pragma once
-#include "sim/core/kept_sets.hpp"
+#include "sim/core/layer_trace.hpp"
 #include "sim/policy/prepared_record.hpp"
 #include "sim/stages/indicator/indicator.hpp"
 

@@ -1,7 +1,7 @@
 #include "sim/replay/compression.hpp"
 
-#include "sim/stages/aggregate/aggregate.hpp"
 #include "sim/stages/merge/merge.hpp"
+#include "sim/stages/stages.hpp"
 
 namespace kvsim {
 

@@ -1,9 +1,9 @@
 #pragma once
-#include "sim/core/kept_sets.hpp"
+#include "sim/core/layer_trace.hpp"
 #include "sim/policy/prepared_record.hpp"
 #include "sim/policy/scoring.hpp"
-#include "sim/stages/aggregate/aggregate.hpp"
 #include "sim/stages/merge/merge.hpp"
+#include "sim/stages/stages.hpp"
 
 namespace kvsim {
 

@@ -96,36 +96,6 @@ struct DecodeSeries {
   MergeTally merges;
 };
 
-/// Slots of exactly two entries over time.
-class OpenPairs {
- public:
-  void add(PairMerge pair) {
-    open_[{pair.first_head, pair.into}] = pairs_.size();
-    pairs_.push_back(std::move(pair));
-  }
-  /// Pairs end when their slot leaves or takes in a third entry; new ones begin. The newest slot is
-  /// that of the query after which this happens.
-  void follow(const MergeOwner& owner, const Settings& settings) {
-    const SlotCache& cache = *owner.cache;
-    const int64_t now = cache.position(cache.size() - 1);
-    const auto end = [&](int64_t slot) {
-      const auto found = open_.find(
-          {cache.first_head(), static_cast<uint32_t>(cache.position(slot))});
-      if (found == open_.end()) return;
-      pairs_[found->second].last = now;
-      open_.erase(found);
-    };
-    for (const MergeOwner::Step& step : owner.steps) end(step.into);
-    for (const int64_t slot : owner.evicted) end(slot);
-    for (PairMerge& pair : pairs_made(owner, settings, now)) add(std::move(pair));
-  }
-  const std::vector<PairMerge>& all() const { return pairs_; }
-
- private:
-  std::vector<PairMerge> pairs_;
-  std::map<std::pair<int, uint32_t>, size_t> open_;  ///< by first head and entry c
-};
-
 /// One record at one budget on one layer while it decodes: slots, their statistics, and the step of
 /// policies.md 12. Time per step is linear in the slots present.
 class DecodeRun {
@@ -134,8 +104,7 @@ class DecodeRun {
             bool note_pairs)
       : work_(work), kept_(kept), settings_(settings), seed_(seed), note_pairs_(note_pairs),
         queries_(kept.owners.size()), gains_(kept.owners.size()), protection_(work, kept, settings),
-        scores_(work, owners_, kept, settings, seed, protection_),
-        victims_(work, owners_, kept, settings, protection_, scores_) {
+        scores_(work, owners_, kept, settings, seed, protection_) {
     for (size_t o = 0; o < kept.owners.size(); ++o) attention_.emplace_back(work, settings);
     if (!scores_rows(settings)) return;
     prompt_ = std::make_unique<PromptStatistics>(
@@ -152,7 +121,7 @@ class DecodeRun {
     for (const SlotCache& cache : owners_) most_slots_.push_back(cache.size());
     undefined_scales_ = compressed.undefined_scales;
     scales_ = std::move(compressed.scales);
-    for (PairMerge& pair : compressed.pairs) pairs_.add(std::move(pair));
+    for (PairMerge& pair : compressed.pairs) open_pair(std::move(pair));
     scores_.start(prompt_.get(), compressed);
     prompt_.reset();
   }
@@ -167,16 +136,21 @@ class DecodeRun {
         append(owner, block.heads.front().positions[s]);
         attend(owner, block, s, series);
         scores_.see(owner, attention_[owner]);
-        drop(owner, victims_.of(owner));
+        drop(owner, scores_.leaving(owner));
       }
     });
   }
 
   const std::vector<SlotCache>& owners() const { return owners_; }
-  int64_t undefined_scales() const { return undefined_scales_; }
-  const std::vector<int64_t>& most_slots() const { return most_slots_; }  ///< so far, per owner
-  const std::vector<double>& scales() const { return scales_; }
-  const std::vector<PairMerge>& pairs() const { return pairs_.all(); }
+  /// What became of the slots so far.
+  void report(ReplayOutcome& outcome, int64_t entries) const {
+    outcome.kept = kept_after(owners_, *outcome.first_kept, entries);
+    outcome.merge_count = merged_slots(owners_);
+    outcome.undefined_scales = undefined_scales_;
+    outcome.most_slots = most_slots_;
+    outcome.scales = scales_;
+    outcome.pairs = pairs_;
+  }
 
  private:
   /// Each owner that is apart goes through all steps of a block at once, while its keys and values
@@ -231,7 +205,7 @@ class DecodeRun {
     for_owners(owners_, 1, [&](size_t o) {
       MergeOwner& owner = request.owners[o];
       owner.cache = &owners_[o];
-      owner.evicted = victims_.of(o);
+      owner.evicted = scores_.leaving(o);
       if (!merge.uses_attention()) return;
       const Table<double>& attention = attention_[o].attention();
       owner.attention.assign(attention.columns(), 0.0);
@@ -248,10 +222,30 @@ class DecodeRun {
       undefined_scales_ += owner.undefined_scales;
       scales_.insert(scales_.end(), owner.scales.begin(), owner.scales.end());
       scores_.merge(o, owner.steps);
-      if (note_pairs_) pairs_.follow(owner, settings_);
+      if (note_pairs_) follow_pairs(owner);
       drop(o, owner.evicted);
       if (merges(settings_)) scores_.weights().weigh_all(o);
     }
+  }
+  void open_pair(PairMerge pair) {
+    open_pairs_[{pair.first_head, pair.into}] = pairs_.size();
+    pairs_.push_back(std::move(pair));
+  }
+  /// Pairs end when their slot leaves or takes in a third entry; new ones begin. The newest slot is
+  /// that of the query after which this happens.
+  void follow_pairs(const MergeOwner& owner) {
+    const SlotCache& cache = *owner.cache;
+    const int64_t now = cache.position(cache.size() - 1);
+    const auto end = [&](int64_t slot) {
+      const auto found = open_pairs_.find(
+          {cache.first_head(), static_cast<uint32_t>(cache.position(slot))});
+      if (found == open_pairs_.end()) return;
+      pairs_[found->second].last = now;
+      open_pairs_.erase(found);
+    };
+    for (const MergeOwner::Step& step : owner.steps) end(step.into);
+    for (const int64_t slot : owner.evicted) end(slot);
+    for (PairMerge& pair : pairs_made(owner, settings_, now)) open_pair(std::move(pair));
   }
   void drop(size_t owner, std::span<const int64_t> slots) {
     scores_.erase(owner, slots);
@@ -326,12 +320,12 @@ class DecodeRun {
   std::vector<std::vector<double>> gains_;  ///< per owner, importance of the entries present
   SlotProtection protection_;
   SlotScores scores_;
-  SlotVictims victims_;
   MergeMemory memory_;
   int64_t undefined_scales_ = 0;
   std::vector<int64_t> most_slots_;
   std::vector<double> scales_;
-  OpenPairs pairs_;
+  std::vector<PairMerge> pairs_;  ///< slots of exactly two entries over time
+  std::map<std::pair<int, uint32_t>, size_t> open_pairs_;  ///< by first head and entry c
 };
 
 ShareSums difference(ShareSums all, const ShareSums& less) {
@@ -477,15 +471,7 @@ void DecodeReplay::run(const std::function<void(const StepBlock&)>& sink) {
     }
     sink(block);
   }
-  for (size_t r = 0; r < runs.size(); ++r) {
-    ReplayOutcome& outcome = outcomes_[r];
-    outcome.kept = kept_after(runs[r]->owners(), *outcome.first_kept, work_.entries());
-    outcome.merge_count = merged_slots(runs[r]->owners());
-    outcome.undefined_scales = runs[r]->undefined_scales();
-    outcome.most_slots = runs[r]->most_slots();
-    outcome.scales = runs[r]->scales();
-    outcome.pairs = runs[r]->pairs();
-  }
+  for (size_t r = 0; r < runs.size(); ++r) runs[r]->report(outcomes_[r], work_.entries());
 }
 
 }  // namespace kvsim

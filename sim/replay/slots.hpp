@@ -1,5 +1,5 @@
 #pragma once
-#include "sim/core/kept_sets.hpp"
+#include "sim/core/layer_trace.hpp"
 #include "sim/core/numbers.hpp"
 #include "sim/stages/merge/merge.hpp"
 

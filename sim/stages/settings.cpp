@@ -67,20 +67,24 @@ int64_t Settings::share(Key key, int64_t whole) const {
 }
 
 std::vector<std::string> Settings::list(Key key) const {
-  std::vector<std::string> items;
-  const std::string& all = text(key);
-  if (is_none(key)) return items;
-  for (size_t begin = 0; begin <= all.size();) {
-    const size_t end = std::min(all.find('+', begin), all.size());
-    items.push_back(all.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return items;
+  if (is_none(key)) return {};
+  const auto items = split_at(text(key), '+');
+  return {items.begin(), items.end()};
 }
 
 std::vector<std::string> split_words(const char* text) {
   std::istringstream words(text);
   return {std::istream_iterator<std::string>(words), {}};
+}
+
+std::vector<std::string_view> split_at(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  while (true) {
+    const size_t end = std::min(text.find(separator), text.size());
+    parts.push_back(text.substr(0, end));
+    if (end == text.size()) return parts;
+    text.remove_prefix(end + 1);
+  }
 }
 
 namespace {
@@ -348,15 +352,12 @@ std::string canonical_value(const Parameter& p, std::string_view typed) {
 }
 
 std::string span_list_fault(std::string_view text) {
-  while (true) {
-    const size_t end = std::min(text.find('+'), text.size());
-    const std::string_view item = text.substr(0, end);
+  for (const std::string_view item : split_at(text, '+')) {
     if (item.empty()) return "an empty name between '+'";
     const auto range = as_range(item);
     if (range && range->begin >= range->end) return "an empty range " + std::string(item);
-    if (end == text.size()) return "";
-    text.remove_prefix(end + 1);
   }
+  return "";
 }
 
 std::vector<Range> resolve_spans(const std::vector<std::string>& items,

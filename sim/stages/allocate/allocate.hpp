@@ -1,7 +1,6 @@
 #pragma once
 #include "sim/backend/backend.hpp"
 #include "sim/stages/kind.hpp"
-#include "sim/stages/scored_layer.hpp"
 
 namespace kvsim {
 namespace keys {

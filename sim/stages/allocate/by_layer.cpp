@@ -1,7 +1,6 @@
 #include <Eigen/Core>
 #include <numbers>
 
-#include "sim/stages/aggregate/aggregate.hpp"
 #include "sim/stages/allocate/allocate.hpp"
 #include "sim/stages/stages.hpp"
 
@@ -34,13 +33,14 @@ void largest_remainder(int64_t total, const std::vector<size_t>& open, const Quo
 }
 
 /// The common part of both forms: fixes shares at their caps and starts again with the rest.
-template <class Divide>
+/// `quota_of(total, open)` gives the Quota of a division.
+template <class QuotaOf>
 std::vector<int64_t> with_caps(int64_t total, const std::vector<int64_t>& caps,
-                               const Divide& divide) {
+                               const QuotaOf& quota_of) {
   std::vector<int64_t> shares(caps.size(), 0);
   auto open = ascending<size_t>(std::ssize(caps));
   while (!open.empty()) {
-    divide(total, open, shares);
+    largest_remainder(total, open, quota_of(total, open), shares);
     const auto full = std::stable_partition(open.begin(), open.end(),
                                             [&](size_t k) { return shares[k] <= caps[k]; });
     if (full == open.end()) break;
@@ -57,42 +57,31 @@ std::vector<int64_t> with_caps(int64_t total, const std::vector<int64_t>& caps,
 
 std::vector<int64_t> apportion(int64_t total, std::vector<double> weights, int64_t cap) {
   const std::vector<int64_t> caps(weights.size(), cap);
-  return with_caps(
-      total, caps,
-      [&](int64_t rest, const std::vector<size_t>& open, std::vector<int64_t>& shares) {
+  return with_caps(total, caps, [&](int64_t rest, const std::vector<size_t>& open) {
     double sum = 0;
     for (size_t k : open) sum += weights[k];
-    largest_remainder(
-        rest, open,
-        [&](size_t k) {
+    return [&weights, &open, rest, sum](size_t k) {
       const double share = sum > 0 ? weights[k] / sum : 1.0 / static_cast<double>(open.size());
       const double quota = static_cast<double>(rest) * share;
       // A quota that rounding left just below a whole number is that number.
-      double whole = std::floor(quota + kEqualParts);
+      const double whole = std::floor(quota + kEqualParts);
       return std::pair{static_cast<int64_t>(whole), std::max(0.0, quota - whole)};
-        },
-        shares);
-      });
+    };
+  });
 }
 
 std::vector<int64_t> apportion_exact(int64_t total, const std::vector<int64_t>& weights,
                                      const std::vector<int64_t>& caps) {
-  return with_caps(
-      total, caps,
-      [&](int64_t rest, const std::vector<size_t>& open, std::vector<int64_t>& shares) {
+  return with_caps(total, caps, [&](int64_t rest, const std::vector<size_t>& open) {
     int64_t sum = 0;
     for (size_t k : open) sum += weights[k];
-    largest_remainder(
-        rest, open,
-        [&](size_t k) {
-      const int64_t weight = sum > 0 ? weights[k] : 1;
-      const int64_t whole_sum = sum > 0 ? sum : std::ssize(open);
-      const int64_t product = rest * weight;
+    return [&weights, rest, sum, count = std::ssize(open)](size_t k) {
+      const int64_t whole_sum = sum > 0 ? sum : count;
+      const int64_t product = rest * (sum > 0 ? weights[k] : 1);
       return std::pair{product / whole_sum,
                        static_cast<double>(product % whole_sum) / static_cast<double>(whole_sum)};
-        },
-        shares);
-      });
+    };
+  });
 }
 
 int64_t product_total(const AllocationRequest& request, int64_t heads) {

@@ -2,7 +2,6 @@
 #include "sim/backend/backend.hpp"
 #include "sim/core/prelude.hpp"
 #include "sim/stages/kind.hpp"
-#include "sim/stages/scored_layer.hpp"
 
 namespace kvsim {
 

@@ -5,8 +5,8 @@
 #include <stdexcept>
 
 #include "sim/policy/prepared_record.hpp"
-#include "sim/stages/aggregate/aggregate.hpp"
 #include "sim/stages/kind.hpp"
+#include "sim/stages/stages.hpp"
 #include "tests/support/random_run.hpp"
 #include "tests/support/small_run.hpp"
 
