@@ -1,7 +1,7 @@
 #pragma once
 #include "sim/backend/backend.hpp"
 #include "sim/core/decimal.hpp"
-#include "sim/core/kept_sets.hpp"
+#include "sim/core/layer_trace.hpp"
 
 namespace kvsim {
 

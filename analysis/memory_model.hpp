@@ -1,6 +1,6 @@
 #pragma once
 #include "sim/backend/backend.hpp"
-#include "sim/core/kept_sets.hpp"
+#include "sim/core/layer_trace.hpp"
 #include "sim/stages/stages.hpp"
 
 namespace kvsim {

@@ -21,13 +21,9 @@ std::string_view trimmed(std::string_view text) {
 }
 
 std::vector<std::string_view> split(std::string_view text, char separator) {
-  std::vector<std::string_view> parts;
-  for (;;) {
-    const size_t at = text.find(separator);
-    parts.push_back(trimmed(text.substr(0, at)));
-    if (at == std::string_view::npos) return parts;
-    text.remove_prefix(at + 1);
-  }
+  std::vector<std::string_view> parts = split_at(text, separator);
+  for (std::string_view& part : parts) part = trimmed(part);
+  return parts;
 }
 
 std::string in_quotes(std::string_view text) { return "\"" + std::string(text) + "\""; }

@@ -66,7 +66,8 @@ group_aarch64() {   # label: build
   for file in sim/core/*.cpp sim/backend/*.cpp sim/backend/cpu/*.cpp; do
     $compiler -fsyntax-only "$file"
   done
-  $compiler -O3 -ffp-contract=fast -c -o /dev/null sim/backend/cpu/kernels_portable.cpp
+  $compiler -O3 -ffp-contract=fast -DKVSIM_ISA=portable -DKVSIM_ISA_NAME='"portable"' \
+    -DKVSIM_KERNELS=kernels_portable -c -o /dev/null -x c++ sim/backend/cpu/kernels.inc
 }
 group_figures() {   # label: python
   plots -m unittest discover -s tests/plots

@@ -148,7 +148,7 @@ LiveAttention::Session& LiveAttention::session(const Call& call) {
 /// Every chunk, and what follows the prompt, sees what the compression before it left.
 LiveAttention::Outputs LiveAttention::attend_in_chunks(const LayerWork& work, const Record& record,
                                                        const Budget& budget) const {
-  const auto compressed = ChunkedPrefill(record, seed_, files_).run(work, budget);
+  const auto compressed = keep_in_chunks(work, record, budget, seed_, files_);
   const int64_t first = compressed.front().end, last = info_.total_len, width = work.value_dim();
   Outputs outputs{first, std::vector<float>(work.query_heads() * (last - first) * width)};
   PrefillOptions options;

@@ -9,7 +9,7 @@
 #include "sim/policy/policy_run.hpp"
 #include "sim/policy/record.hpp"
 #include "sim/replay/layer_replay.hpp"
-#include "sim/stages/scored_layer.hpp"
+#include "sim/stages/kind.hpp"
 
 namespace kvsim {
 

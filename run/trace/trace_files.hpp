@@ -3,7 +3,7 @@
 
 #include "io/side_files.hpp"
 #include "io/trace_reader.hpp"
-#include "sim/stages/scored_layer.hpp"
+#include "sim/stages/kind.hpp"
 
 namespace kvsim {
 

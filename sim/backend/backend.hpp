@@ -151,8 +151,7 @@ struct ReplayRequest {
 
 /// Norms after W_O. Each x is [Hq][stride][dv], in memory of the host or one `delta` of the
 /// ReplayBlock in work; all x of a block are best given at once: W_O is then read once for all.
-class Projection {
- public:
+struct Projection {
   virtual ~Projection() = default;
   /// out[x.size()][steps.size()]: L2 norm over the hidden dimension of sum_h x[h][s] W^h.
   virtual void norms(std::span<const float* const> x, int64_t stride,
@@ -173,8 +172,7 @@ struct HeadPair {
 /// on the number of threads. Selection never runs here. `layer.q` holds queries at
 /// `layer.info->query_position`; visibility is causal (layers with a sliding window below N never
 /// get here, except in `attention`, which honours it).
-class Backend {
- public:
+struct Backend {
   virtual ~Backend() = default;
   virtual std::string name() const = 0;    ///< "cpu", "cuda"
   virtual std::string device() const = 0;  ///< processor and instruction set, for the run record

@@ -8,8 +8,7 @@ std::unique_ptr<Backend> make_cuda_backend();
 bool has_cuda_backend();  ///< whether this build has it
 
 /// A backend with a memory of its own that can bring a layer there while it works on another.
-class PrefetchingBackend : public Backend {
- public:
+struct PrefetchingBackend : Backend {
   /// Says that a layer is in work from now on: only then is there room for the next one.
   virtual void begin(const LayerTrace& layer) = 0;
   /// Says which layer comes after the one in work, as soon as it was read. May run beside any verb.

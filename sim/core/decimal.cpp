@@ -8,29 +8,12 @@
 namespace kvsim {
 namespace {
 
-using Wide = __int128;
-constexpr int kMaxDigits = 18;  // a mantissa of 18 digits times a count below 2^63 fits 128 bits
-
-Wide power_of_ten(int exponent) {
-  Wide p = 1;
-  for (int i = 0; i < exponent; ++i) p *= 10;
-  return p;
-}
-
-/// floor(mantissa * 10^exponent * count) for count >= 0.
-int64_t scaled_floor(Wide mantissa, int exponent, int64_t count) {
-  const Wide product = mantissa * count;
-  if (product == 0) return 0;
-  if (exponent >= 0) return static_cast<int64_t>(product * power_of_ten(std::min(exponent, 18)));
-  if (-exponent > 36) return product < 0 ? -1 : 0;
-  const Wide divisor = power_of_ten(-exponent);
-  Wide quotient = product / divisor;
-  if (product % divisor != 0 && product < 0) --quotient;
-  return static_cast<int64_t>(quotient);
-}
+constexpr int kMaxDigits = 18;  // of a mantissa
 
 using Integer = boost::multiprecision::cpp_int;
 using Rational = boost::multiprecision::cpp_rational;
+
+Integer power_of_ten(int exponent) { return pow(Integer(10), static_cast<unsigned>(exponent)); }
 
 int64_t floor_of(const Rational& x) {
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max() / 4;  // twice it plus 1 still fits
@@ -41,6 +24,21 @@ int64_t floor_of(const Rational& x) {
 }
 
 }  // namespace
+
+struct Decimal::Exact {
+  static Rational of(const Decimal& x) {
+    return x.exponent_ < 0 ? Rational(x.mantissa_, power_of_ten(-x.exponent_))
+                           : Rational(x.mantissa_ * power_of_ten(x.exponent_));
+  }
+  /// In the one form of the value, which keeps exponents small; nothing when it has > 18 digits.
+  static std::optional<Decimal> make(Integer mantissa, int exponent) {
+    for (; mantissa != 0 && mantissa % 10 == 0; ++exponent) mantissa /= 10;
+    if (abs(mantissa) >= power_of_ten(kMaxDigits)) return std::nullopt;
+    Decimal d(static_cast<int64_t>(mantissa));
+    if (mantissa != 0) d.exponent_ = exponent;
+    return d;
+  }
+};
 
 std::optional<Decimal> Decimal::parse(std::string_view text) {
   Decimal d;
@@ -82,14 +80,7 @@ std::optional<Decimal> Decimal::parse(std::string_view text) {
     i = text.size();
   }
   if (i != text.size()) return std::nullopt;
-  if (percent) d.exponent_ -= 2;
-  if (negative) d.mantissa_ = -d.mantissa_;
-  while (d.mantissa_ != 0 && d.mantissa_ % 10 == 0) {  // one form per value keeps exponents small
-    d.mantissa_ /= 10;
-    ++d.exponent_;
-  }
-  if (d.mantissa_ == 0) d.exponent_ = 0;
-  return d;
+  return Exact::make(negative ? -d.mantissa_ : d.mantissa_, d.exponent_ - (percent ? 2 : 0));
 }
 
 double Decimal::value() const {
@@ -100,77 +91,33 @@ double Decimal::value() const {
   return value;
 }
 
-int64_t Decimal::floor_times(int64_t count) const {
-  return scaled_floor(mantissa_, exponent_, count);
-}
+int64_t Decimal::floor_times(int64_t count) const { return floor_of(Exact::of(*this) * count); }
 
 int64_t Decimal::half_even_times(int64_t count, int64_t plus) const {
-  const int64_t twice = floor_times(2 * count) + 2 * plus;  // floor of twice the value
-  const int64_t down = twice >= 0 ? twice / 2 : -((1 - twice) / 2);
-  if (twice == 2 * down) return down;  // below the half
-  const bool half = scaled_floor(-mantissa_, exponent_, 2 * count) == -floor_times(2 * count);
-  return half && down % 2 == 0 ? down : down + 1;
+  const Rational value = Exact::of(*this) * count + plus;
+  const int64_t down = floor_of(value);
+  const Rational twice = (value - down) * 2;
+  return twice < 1 || (twice == 1 && down % 2 == 0) ? down : down + 1;
 }
 
 int64_t Decimal::floor_times(int64_t count, const Decimal& other) const {
-  // Both mantissas rarely have more than a few digits; long ones fall back to long double.
-  const Wide product = static_cast<Wide>(mantissa_) * other.mantissa_;
-  const Wide limit = std::numeric_limits<Wide>::max() / std::max<int64_t>(count, 1);
-  if (product > limit || product < -limit)
-    return static_cast<int64_t>(
-        std::floor(static_cast<long double>(value()) * static_cast<long double>(other.value()) *
-                   static_cast<long double>(count)));
-  return scaled_floor(product, exponent_ + other.exponent_, count);
+  return floor_of(Exact::of(*this) * Exact::of(other) * count);
 }
 
-int64_t Decimal::floor_divide(int64_t count) const {
-  const Wide mantissa = mantissa_;
-  if (exponent_ >= 0) return static_cast<int64_t>(count / (mantissa * power_of_ten(exponent_)));
-  return static_cast<int64_t>(count * power_of_ten(-exponent_) / mantissa);
-}
+int64_t Decimal::floor_divide(int64_t count) const { return floor_of(count / Exact::of(*this)); }
 
 Decimal Decimal::one_minus() const {
-  Decimal d;
-  if (exponent_ >= 0) {
-    d.mantissa_ = 1 - static_cast<int64_t>(mantissa_ * power_of_ten(std::min(exponent_, 17)));
-    return d;
-  }
-  d.exponent_ = std::max(exponent_, -kMaxDigits);
-  d.mantissa_ = static_cast<int64_t>(power_of_ten(-d.exponent_)) - mantissa_;
-  return d;
+  return Decimal(1).advanced(*this, -1).value_or(Decimal(1));  // less than 18 digits show
 }
 
 std::optional<Decimal> Decimal::advanced(const Decimal& step, int64_t count) const {
-  if (step.mantissa_ == 0 || count == 0) return *this;
-  const int low = mantissa_ == 0 ? step.exponent_ : std::min(exponent_, step.exponent_);
-  const int shift = mantissa_ == 0 ? 0 : exponent_ - low;
-  if (shift > kMaxDigits || step.exponent_ - low > kMaxDigits) return std::nullopt;
-  // 18 digits times 10^18 fit 128 bits; the second product is checked.
-  Wide sum = static_cast<Wide>(step.mantissa_) * power_of_ten(step.exponent_ - low);
-  if (__builtin_mul_overflow(sum, static_cast<Wide>(count), &sum) ||
-      __builtin_add_overflow(sum, static_cast<Wide>(mantissa_) * power_of_ten(shift), &sum))
-    return std::nullopt;
-  Decimal d;
-  d.exponent_ = low;
-  while (sum != 0 && sum % 10 == 0) {
-    sum /= 10;
-    ++d.exponent_;
-  }
-  const Wide limit = power_of_ten(kMaxDigits);
-  if (sum >= limit || sum <= -limit) return std::nullopt;
-  d.mantissa_ = static_cast<int64_t>(sum);
-  if (d.mantissa_ == 0) d.exponent_ = 0;
-  return d;
+  const int low = std::min({exponent_, step.exponent_, 0});
+  const Rational sum = Exact::of(*this) + Exact::of(step) * count;
+  return Exact::make(numerator(Rational(sum * power_of_ten(-low))), low);
 }
 
 bool operator<(const Decimal& a, const Decimal& b) {
-  // Doubles decide unless they agree; then both have nearly the same size and can be aligned.
-  const double x = a.value(), y = b.value();
-  if (x != y) return x < y;
-  const int low = std::min(a.exponent_, b.exponent_);
-  if (a.exponent_ - low > kMaxDigits || b.exponent_ - low > kMaxDigits) return false;
-  return a.mantissa_ * power_of_ten(a.exponent_ - low) <
-         b.mantissa_ * power_of_ten(b.exponent_ - low);
+  return Decimal::Exact::of(a) < Decimal::Exact::of(b);
 }
 
 std::string Decimal::text() const { return shortest(value()); }
@@ -187,10 +134,7 @@ struct PositionDrift::Fraction {
   Rational value;
 
   int64_t floor_over(const Decimal& step) const {
-    const Rational scale(pow(Integer(10), std::abs(step.exponent_)));
-    const Rational whole(step.mantissa_);
-    return floor_of(value /
-                    (step.exponent_ < 0 ? Rational(whole / scale) : Rational(whole * scale)));
+    return floor_of(value / Decimal::Exact::of(step));
   }
 };
 

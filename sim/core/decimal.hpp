@@ -28,6 +28,7 @@ class Decimal {
 
  private:
   friend class PositionDrift;
+  struct Exact;
   int64_t mantissa_ = 0;
   int exponent_ = 0;
 };

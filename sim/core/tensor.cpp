@@ -74,14 +74,7 @@ __attribute__((target("avx2"))) void widen_bfloat_avx2(const uint16_t* in, int64
   widen_bfloat_portable(in + i, count - i, out + i);
 }
 
-bool has_f16c() {
-  static const bool yes = __builtin_cpu_supports("f16c") && __builtin_cpu_supports("avx");
-  return yes;
-}
-bool has_avx2() {
-  static const bool yes = __builtin_cpu_supports("avx2");
-  return yes;
-}
+bool has_f16c() { return __builtin_cpu_supports("f16c") && __builtin_cpu_supports("avx"); }
 #endif
 
 /// True if any of the kBlock elements has every exponent bit set. The fixed length lets the
@@ -213,7 +206,8 @@ void widen(ElementType type, const void* raw, int64_t count, float* out) {
   const auto* in = static_cast<const uint16_t*>(raw);
 #ifdef KVSIM_X86
   if (type == ElementType::float16 && has_f16c()) return widen_half_f16c(in, count, out);
-  if (type == ElementType::bfloat16 && has_avx2()) return widen_bfloat_avx2(in, count, out);
+  if (type == ElementType::bfloat16 && __builtin_cpu_supports("avx2"))
+    return widen_bfloat_avx2(in, count, out);
 #endif
   type == ElementType::float16 ? widen_half_portable(in, count, out)
                                : widen_bfloat_portable(in, count, out);

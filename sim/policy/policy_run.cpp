@@ -4,10 +4,39 @@
 
 #include "sim/policy/prepared_record.hpp"
 #include "sim/policy/scoring.hpp"
+#include "sim/policy/selection.hpp"
 #include "sim/stages/merge/merge.hpp"
 
 namespace kvsim {
 namespace {
+
+constexpr int kDigitBits = 11;
+constexpr int kDigits = 6;  // 6 * 11 >= 64
+constexpr size_t kValues = size_t{1} << kDigitBits;
+
+struct Item {
+  uint64_t key;  // smaller for larger scores
+  uint32_t entry;
+};
+
+size_t digit(uint64_t key, int number) { return key >> (number * kDigitBits) & (kValues - 1); }
+
+/// Sorts by key, equal ones as they come.
+void radix_sort(std::vector<Item>& items) {
+  std::vector<Item> other(items.size());
+  std::vector<std::array<uint32_t, kValues>> counts(kDigits);
+  for (auto& count : counts) count.fill(0);
+  for (const Item& item : items)
+    for (int d = 0; d < kDigits; ++d) ++counts[d][digit(item.key, d)];
+  for (int d = 0; d < kDigits; ++d) {
+    auto& count = counts[d];
+    if (count[digit(items.front().key, d)] == items.size()) continue;  // all the same
+    uint32_t position = 0;
+    for (uint32_t& value : count) position += std::exchange(value, position);
+    for (const Item& item : items) other[count[digit(item.key, d)]++] = item;
+    items.swap(other);
+  }
+}
 
 /// Scores of a layer, by (plan, variant).
 using ScoredPlans = std::map<std::pair<size_t, size_t>, std::shared_ptr<ScoredLayer>>;
@@ -57,7 +86,76 @@ void choose_sets(const LayerWork& work, const PreparedRecord& record, const Scor
   });
 }
 
+using Sets = std::vector<std::vector<uint32_t>>;  // [owners] of entries, ascending
+
+/// The newest positions before `end` that every owner holds without a gap.
+Range held_by_all(const Sets& cache, int64_t end) {
+  int64_t begin = 0;
+  for (const auto& entries : cache) {
+    int64_t own = end;
+    for (auto at = entries.rbegin(); at != entries.rend() && *at == own - 1; ++at) --own;
+    begin = std::max(begin, own);
+  }
+  return {begin, end};
+}
+
+/// Numbers of slots -> the entries that lie there.
+void name_entries(const Sets& cache, Sets& slots) {
+  for (size_t owner = 0; owner < slots.size(); ++owner)
+    for (uint32_t& slot : slots[owner]) slot = cache[owner][slot];
+}
+
+/// Puts what was kept of earlier chunks before what is kept of the newest.
+void put_before(const KeptSets& earlier, KeptSets& newest) {
+  const auto join = [](const auto& before, auto& behind) {
+    for (size_t o = 0; o < behind.size(); ++o)
+      behind[o].insert(behind[o].begin(), before[o].begin(), before[o].end());
+  };
+  join(earlier.owners, newest.owners);
+  join(earlier.guarded, newest.guarded);
+  newest.budget += earlier.budget;
+  for (size_t o = 0; o < newest.tied.size(); ++o) newest.tied[o] += earlier.tied[o];
+  for (size_t o = 0; o < newest.places.size(); ++o) newest.places[o] += earlier.places[o];
+}
+
+/// Entries of a chunk's `length` that may stay where a prompt of n is to be compressed so far.
+int64_t share_of(const Settings& settings, const Budget& budget, int64_t n, int64_t length) {
+  return std::max<int64_t>(1, budget.is_ratio ? budget_entries(settings, budget, length)
+                                              : budget.entries(n) * length / n);
+}
+
 }  // namespace
+
+Ranking rank(const Table<double>& score, const Table<double>& raw, bool tie_by_raw,
+             const std::vector<uint8_t>& candidate) {
+  Ranking ranking{.score = &score, .raw = tie_by_raw && !raw.empty() ? &raw : nullptr, .order = {}};
+  ranking.order.resize(score.rows());
+  std::vector<uint32_t> candidates;  // the more recent first
+  for (size_t i = candidate.size(); i-- > 0;)
+    if (candidate[i]) candidates.push_back(static_cast<uint32_t>(i));
+  if (candidates.empty()) return ranking;
+  parallel_for(score.rows(), [&](int64_t owner) {
+    const auto s = score.row(owner);
+    std::vector<Item> items;
+    items.reserve(candidates.size());
+    for (const uint32_t i : candidates) items.push_back({~sortable_bits(s[i]), i});
+    radix_sort(items);
+    if (ranking.raw != nullptr) {
+      const auto r = ranking.raw->row(owner);
+      for (auto first = items.begin(); first != items.end();) {
+        const auto last = std::find_if(first, items.end(),
+                                       [&](const Item& item) { return item.key != first->key; });
+        std::stable_sort(first, last,
+                         [r](const Item& a, const Item& b) { return r[a.entry] > r[b.entry]; });
+        first = last;
+      }
+    }
+    auto& order = ranking.order[owner];
+    order.reserve(items.size());
+    for (const Item& item : items) order.push_back(item.entry);
+  });
+  return ranking;
+}
 
 class PolicyRun::Impl {
  public:
@@ -252,10 +350,9 @@ class PolicyRun::Impl {
     for (size_t r = 0; r < records.size(); ++r) {
       const PreparedRecord& record = prepared[r];
       if (!record.stage<Schedule>().in_chunks() || record.skips(work.layer())) continue;
-      const ChunkedPrefill chunks(records[r], seed, files);
       for (size_t b = 0; b < budgets.size(); ++b)
         if (!record.budgets[b].keeps_all)
-          kept[r][b] = chunks.run(work, record.asked[b]).back().kept;
+          kept[r][b] = keep_in_chunks(work, records[r], record.asked[b], seed, files).back().kept;
     }
   }
 
@@ -330,6 +427,53 @@ LayerKept PolicyRun::select(LayerWork& work) {
   for (size_t r = 0; r < run.prepared.size(); ++r)
     if (!run.prepared[r].settings.flag(keys::nested)) run.previous[r].clear();
   return kept;
+}
+
+bool compresses_chunks_alone(const Settings& settings) {
+  enum class ChunkScope { cache, chunk };
+  return settings.word<ChunkScope>(keys::chunk_scope) == ChunkScope::chunk;
+}
+
+std::vector<PromptChunk> prompt_chunks(const Settings& settings, const Budget& budget, int64_t n) {
+  const bool alone = compresses_chunks_alone(settings);
+  const int64_t size = settings.count(keys::chunk), entries = budget_entries(settings, budget, n);
+  const int64_t first = !alone && rounds_like_kvpress(settings) ? entries : size;
+  std::vector<PromptChunk> chunks;
+  for (Range range{0, std::min(first, n)}; range.begin < n;
+       range = {range.end, std::min(range.end + size, n)})
+    chunks.push_back({range, alone ? share_of(settings, budget, n, range.size()) : entries});
+  return chunks;
+}
+
+std::vector<KeptAfterChunk> keep_in_chunks(const LayerWork& work, Record record,
+                                           const Budget& budget, uint64_t seed,
+                                           const SideFiles& files) {
+  record.settings.set(Kinds<Schedule>::key(), "prefill");
+  record.own_budgets.clear();
+  const bool alone = compresses_chunks_alone(record.settings);
+  std::vector<KeptAfterChunk> all;
+  Sets cache(work.kv_heads());
+  for (const PromptChunk& chunk : prompt_chunks(record.settings, budget, work.entries())) {
+    for (auto& entries : cache) {
+      if (alone) entries.clear();
+      for (int64_t i = chunk.range.begin; i < chunk.range.end; ++i)
+        entries.push_back(static_cast<uint32_t>(i));
+    }
+    // As a prompt of what is there, its entries numbered from 0.
+    const Range newest = held_by_all(cache, chunk.range.end);
+    const TraceInfo info = cache_info(work.info(), std::ssize(cache[0]), newest);
+    const LayerTrace layer = cache_layer(work.trace(), info, cache, newest);
+    LayerWork own(layer, work.backend(), work.measured_norm());
+    const Budget count{std::to_string(chunk.entries), false, Decimal(chunk.entries)};
+    PolicyRun run({record}, {count}, info, {work.layer()}, seed, files);
+    auto kept = std::make_shared<KeptSets>(*run.select(own)[0][0]);
+    name_entries(cache, kept->owners);
+    name_entries(cache, kept->guarded);
+    if (alone && !all.empty()) put_before(*all.back().kept, *kept);
+    cache = kept->owners;
+    all.push_back({chunk.range.end, kept});
+  }
+  return all;
 }
 
 }  // namespace kvsim

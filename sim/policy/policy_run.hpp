@@ -1,8 +1,8 @@
 #pragma once
-#include "sim/core/kept_sets.hpp"
+#include "sim/core/layer_trace.hpp"
 #include "sim/policy/prepared_record.hpp"
 #include "sim/policy/record.hpp"
-#include "sim/stages/scored_layer.hpp"
+#include "sim/stages/kind.hpp"
 
 namespace kvsim {
 
@@ -22,41 +22,6 @@ std::set<int> observing_probes(const std::vector<Record>& records, const TraceIn
 /// Candidates of every owner, best first (policies.md 10).
 Ranking rank(const Table<double>& score, const Table<double>& raw, bool tie_by_raw,
              const std::vector<uint8_t>& candidate);
-
-/// Entries kept for sure, before budgets are allocated: protected ones in the order of their
-/// grant, then those that stage 1 forces.
-struct Guaranteed {
-  std::vector<uint32_t> entries;
-  int64_t guarded = 0;  ///< how many of them are protected
-};
-
-class Selection {
- public:
-  /// Of one layer at one budget, the same for all owners. `ranking`: by the final score;
-  /// `unconstrained`: what the record keeps without a constraint that compares with it, or null.
-  Selection(const PreparedRecord& record, const PreparedBudget& budget, const ScoredLayer& scored,
-            const Ranking& ranking, const KeptSets* unconstrained);
-  Guaranteed guaranteed(int64_t owner) const;
-  /// Kept entries, guarded ones and ties of one owner with b entries; written to `kept`.
-  void select(int64_t owner, int64_t b, KeptSets& kept) const;
-
- private:
-  struct Part;
-  std::vector<uint32_t> protection(int64_t owner, size_t k, int64_t budget,
-                                   bool by_deviation = true) const;
-  std::vector<uint32_t> forced(int64_t owner, Range range, int64_t budget, bool before,
-                               const std::vector<uint32_t>& guarded) const;
-  std::vector<int64_t> shares(int64_t owner, int64_t b) const;
-  void order_by_position(Part& part) const;
-  void take(int64_t owner, const Part& part, KeptSets& kept) const;
-  Range whole() const { return {0, scored_.entries()}; }
-
-  const PreparedRecord& record_;
-  const PreparedBudget& budget_;
-  const ScoredLayer& scored_;
-  const Ranking& ranking_;
-  const KeptSets* unconstrained_;
-};
 
 /// All policies of a run over all its layers: score, rank, allocate, select. The trace can serve
 /// them: check_records() was asked (trace_check.hpp). Layers must be given in ascending order.
@@ -85,28 +50,15 @@ class PolicyRun {
   std::unique_ptr<Impl> impl_;
 };
 
+/// What is kept after the chunk of a prompt that ends at a position.
+struct KeptAfterChunk {
+  int64_t end = 0;
+  std::shared_ptr<const KeptSets> kept;
+};
 /// schedule=chunked on one layer (policies.md 12): the prompt comes in chunks, and the cache, or
 /// the chunk, is compressed after each, so that what left is not there any more.
-class ChunkedPrefill {
- public:
-  /// Everything given must outlive it.
-  ChunkedPrefill(const Record& record, uint64_t seed, const SideFiles& files);
-
-  /// What is kept after the chunk that ends at a position.
-  struct Compressed {
-    int64_t end = 0;
-    std::shared_ptr<const KeptSets> kept;
-  };
-  /// After each chunk of the layer's prompt.
-  std::vector<Compressed> run(const LayerWork& work, const Budget& budget) const;
-
- private:
-  std::shared_ptr<KeptSets> compress(const LayerWork& work, const PromptChunk& chunk,
-                                     const std::vector<std::vector<uint32_t>>& cache) const;
-
-  Record record_;
-  uint64_t seed_;
-  const SideFiles& files_;
-};
+std::vector<KeptAfterChunk> keep_in_chunks(const LayerWork& work, Record record,
+                                           const Budget& budget, uint64_t seed,
+                                           const SideFiles& files);
 
 }  // namespace kvsim

@@ -2,9 +2,9 @@
 
 #include <fmt/format.h>
 
-#include "sim/stages/aggregate/aggregate.hpp"
 #include "sim/stages/allocate/allocate.hpp"
 #include "sim/stages/indicator/indicator.hpp"
+#include "sim/stages/stages.hpp"
 
 namespace kvsim {
 

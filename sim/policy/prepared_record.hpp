@@ -2,7 +2,7 @@
 #include "sim/policy/record.hpp"
 #include "sim/stages/allocate/allocate.hpp"
 #include "sim/stages/indicator/indicator.hpp"
-#include "sim/stages/scored_layer.hpp"
+#include "sim/stages/kind.hpp"
 #include "sim/stages/stages.hpp"
 
 namespace kvsim {

@@ -1,6 +1,6 @@
-#include "sim/policy/row_consumer.hpp"
-
 #include <ranges>
+
+#include "sim/policy/scoring.hpp"
 
 namespace kvsim {
 namespace {
@@ -126,6 +126,131 @@ std::optional<AttentionSumRequest> wanted_sums(const LayerWork& work, const RowC
   return request;
 }
 
+constexpr int64_t kColumns = 1024;  // of one task of the deviations
+
+class DeviationConsumer : public RowConsumer {
+ public:
+  DeviationConsumer(LayerWork& work, const Settings& settings, const Segment& segment,
+                    Table<double>& deviation)
+      : RowConsumer(segment, chosen<Queries>(settings).looks_ahead()), work_(work),
+        indicator_(row_indicator(settings)), heads_(work, settings),
+        rows_(indicator_.rows(work, settings, segment)), deviation_(deviation),
+        seen_(segment.candidates.size(), 0.0) {
+    if (indicator_.sees_all()) {  // behind the prompt, where they see all of it
+      seen_.assign(seen_.size(), static_cast<double>(segment.own_rows()));
+      return;
+    }
+    auto later = segment.positions.begin();  // queries at or after the entry; ascending
+    for (int64_t c = 0; c < std::ssize(seen_); ++c) {
+      const int64_t i = segment.candidates.begin + c;
+      while (later != segment.positions.end() && *later < i) ++later;
+      seen_[c] = static_cast<double>(segment.positions.end() - later + segment.probe_rows());
+    }
+  }
+  AttentionPass wanted() const override {
+    AttentionPass pass = observed();
+    pass.logits = indicator_.use().logits;
+    pass.outputs = indicator_.use().outputs;
+    pass.rows_outer = heads_.whole_layer();
+    if (pass.outputs && !segment().positions.empty())
+      pass.columns = std::max(work_.entries(), segment().positions.back() + 1);
+    return pass;
+  }
+  RowUse use() const override {
+    return {.terms = rows_.summed(),
+            .weights = std::vector<double>(static_cast<size_t>(segment().rows()), 1.0),
+            .grouping = &heads_,
+            .squares = true};
+  }
+  void take_sums(const TakenSums& taken) override {
+    const Range candidates = segment().candidates;
+    const auto first = static_cast<size_t>(candidates.begin);
+    const int heads = work_.group_size();
+    for (int kv_head = 0; kv_head < work_.kv_heads(); ++kv_head) {
+      const auto of_candidates = [&](const Table<double>* sums) {
+        const auto row = sums->row(kv_head).subspan(first, seen_.size());
+        return std::vector<double>(row.begin(), row.end());
+      };
+      sum_.assign(1, of_candidates(taken[0]));
+      squares_.assign(1, of_candidates(taken[1]));
+      make_deviations();
+      // That of the group's row, as if every head's were the mean's.
+      const auto out = deviation_.row(kv_head).subspan(first, seen_.size());
+      for (int head = 0; head < heads; ++head) heads_.add(kv_head, head, squares_.front(), out);
+    }
+  }
+  void start(const AttentionBlock& block, int64_t first_row) override {
+    rows_.start(block, first_row);
+    if (!heads_.begins(block.kv_head)) return;
+    if (heads_.combines()) combined_ = Table<double>(block.rows, segment().candidates.size());
+    if (first_row > 0) return;
+    const std::vector<double> zero(seen_.size(), 0.0);
+    sum_.assign(heads_.units(), zero);
+    squares_ = sum_;
+  }
+  int tasks(const AttentionBlock&) const override {
+    return static_cast<int>((segment().candidates.size() + kColumns - 1) / kColumns);
+  }
+  void run(const AttentionBlock& block, int64_t, int task) override {
+    const Range candidates = segment().candidates;
+    const int64_t begin = candidates.begin + task * kColumns;
+    const Range part{begin, std::min(candidates.end, begin + kColumns)};
+    const auto first = static_cast<size_t>(task * kColumns),
+               size = static_cast<size_t>(part.size());
+    std::vector<double> row(size);
+    for (int64_t r = 0; r < block.rows; ++r) {
+      for (int x = 0; x < heads_.rows_per_query(); ++x) {
+        rows_->row(block, x, r, part, row);
+        if (heads_.combines())
+          heads_.add(block.kv_head, x, row, combined_.row(r).subspan(first, size));
+        else
+          add(x, first, row);
+      }
+      if (heads_.combines() && heads_.complete(block.kv_head))
+        add(0, first, combined_.row(r).subspan(first, size));
+    }
+  }
+  void end(const AttentionBlock& block, int64_t first_row) override {
+    if (first_row + block.rows != segment().own_rows()) return;
+    if (!heads_.complete(block.kv_head)) return;
+    make_deviations();
+    for (int unit = 0; unit < heads_.units(); ++unit) {
+      const auto& deviation = squares_[unit];
+      const Range owners = heads_.owners(block.kv_head, unit);
+      for (int64_t owner = owners.begin; owner < owners.end; ++owner)
+        std::ranges::copy(deviation, deviation_.row(owner).begin() + segment().candidates.begin);
+    }
+  }
+
+ private:
+  void add(int unit, size_t first, std::span<const double> part) {
+    double* const sum = sum_[unit].data() + first;
+    double* const squares = squares_[unit].data() + first;
+    for (size_t c = 0; c < part.size(); ++c) {
+      sum[c] += part[c];
+      squares[c] += part[c] * part[c];
+    }
+  }
+  /// squares_ become standard deviations.
+  void make_deviations() {
+    for (size_t owner = 0; owner < sum_.size(); ++owner)
+      for (size_t c = 0; c < seen_.size(); ++c) {
+        const double count = std::max(1.0, seen_[c]);
+        const double mean = sum_[owner][c] / count;
+        squares_[owner][c] = std::sqrt(std::max(0.0, squares_[owner][c] / count - mean * mean));
+      }
+  }
+
+  LayerWork& work_;
+  const RowIndicator& indicator_;
+  HeadGrouping heads_;
+  SharedRows rows_;
+  Table<double>& deviation_;
+  Table<double> combined_;                          // [block rows][candidates], heads so far
+  std::vector<std::vector<double>> sum_, squares_;  // per unit of the KV head at work
+  std::vector<double> seen_;                        // [candidates] queries that see the entry
+};
+
 }  // namespace
 
 void run_consumers(LayerWork& work, const std::vector<RowConsumer*>& consumers) {
@@ -151,6 +276,11 @@ void run_consumers(LayerWork& work, const std::vector<RowConsumer*>& consumers) 
                              [&](const AttentionBlock& block, int64_t first_row) {
       feed(shared.consumers, block, first_row);
     });
+}
+
+std::unique_ptr<RowConsumer> deviation_consumer(LayerWork& work, const Settings& settings,
+                                                const Segment& segment, Table<double>& deviation) {
+  return std::make_unique<DeviationConsumer>(work, settings, segment, deviation);
 }
 
 }  // namespace kvsim

@@ -4,10 +4,95 @@
 
 #include "sim/policy/prepared_record.hpp"
 #include "sim/stages/allocate/allocate.hpp"
-#include "sim/stages/protect/token_classes.hpp"
 
 namespace kvsim {
 namespace {
+
+/// Mean attention of each owner over J, and the layer's attention on the last candidates and on
+/// the window: what stage1=mass asks for (policies.md 6).
+class MassConsumer : public RowConsumer {
+ public:
+  MassConsumer(LayerWork& work, const Segment& segment, bool looks_ahead, bool per_query_head,
+               ScoredLayer& result)
+      : RowConsumer(segment, looks_ahead), work_(work), per_query_head_(per_query_head),
+        result_(result) {
+    const int64_t owners = per_query_head ? work.query_heads() : work.kv_heads();
+    result_.mass = Table<double>(owners, work.entries());
+  }
+  void start(const AttentionBlock&, int64_t) override {}
+  void run(const AttentionBlock& block, int64_t, int) override {
+    const Segment& s = segment();
+    const auto rows = static_cast<double>(s.own_rows());
+    const double per_owner = rows * (per_query_head_ ? 1 : block.heads);
+    const double per_layer = rows * work_.query_heads();
+    const Range before{std::max(s.candidates.begin, s.candidates.end - s.window), s.candidates.end};
+    for (int head = 0; head < block.heads; ++head) {
+      const int64_t owner = per_query_head_ ? block.kv_head * block.heads + head : block.kv_head;
+      const auto mass = result_.mass.row(owner);
+      for (int64_t r = 0; r < block.rows; ++r) {
+        const float* a = block.attention_row(head, r);
+        for (int64_t i = s.candidates.begin; i < s.candidates.end; ++i)
+          mass[i] += static_cast<double>(a[i]) / per_owner;
+        for (int64_t i = before.begin; i < before.end; ++i)
+          result_.mass_before_window += static_cast<double>(a[i]) / per_layer;
+        for (int64_t i = s.candidates.end; i < s.range.end; ++i)
+          result_.mass_of_window += static_cast<double>(a[i]) / per_layer;
+      }
+    }
+  }
+
+ private:
+  LayerWork& work_;
+  bool per_query_head_;
+  ScoredLayer& result_;
+};
+
+/// Hands rows, or their sums, to what an allocation watches.
+class StatisticConsumer : public RowConsumer {
+ public:
+  StatisticConsumer(LayerWork& work, const Segment& segment, bool looks_ahead,
+                    std::unique_ptr<RowStatistic> statistic)
+      : RowConsumer(segment, looks_ahead), work_(work), statistic_(std::move(statistic)) {}
+  RowUse use() const override {
+    static const SummedRows attention;
+    if (!statistic_->takes_sums()) return {};
+    return {.terms = &attention,
+            .weights = std::vector<double>(static_cast<size_t>(segment().rows()), 1.0)};
+  }
+  void take_sums(const TakenSums& taken) override {
+    const Table<double>& sums = *taken.front();
+    for (int64_t head = 0; head < sums.rows(); ++head)
+      statistic_->add_sum(sums.row(head).subspan(segment().candidates.begin));
+  }
+  void start(const AttentionBlock&, int64_t) override {}
+  int tasks(const AttentionBlock&) const override { return 0; }
+  void run(const AttentionBlock&, int64_t, int) override {}
+  void end(const AttentionBlock& block, int64_t first_row) override {
+    if (statistic_->takes_sums())
+      sum_up(block, first_row);
+    else
+      statistic_->add(block, first_row, segment().candidates);
+  }
+  std::vector<double> finish() { return statistic_->finish(); }
+
+ private:
+  /// The sums that no kernel makes: those over rows of a probe.
+  void sum_up(const AttentionBlock& block, int64_t first_row) {
+    const Range candidates = segment().candidates;
+    if (first_row == 0) sums_ = Table<double>(block.heads, candidates.size());
+    for (int head = 0; head < block.heads; ++head)
+      for (int64_t r = 0; r < block.rows; ++r) {
+        const float* a = block.attention_row(head, r) + candidates.begin;
+        for (double& sum : sums_.row(head)) sum += static_cast<double>(*a++);
+      }
+    if (first_row + block.rows < segment().own_rows()) return;
+    for (int head = 0; head < block.heads; ++head) statistic_->add_sum(sums_.row(head));
+  }
+
+  LayerWork& work_;
+  std::unique_ptr<RowStatistic> statistic_;
+  Table<double> sums_;  // [heads of the group][candidates], where rows of a probe are shown
+};
 
 using GroupedScores = std::vector<Table<double>>;  // per variant [owners][n]
 
@@ -104,14 +189,13 @@ void add_consumers(LayerWork& work, RowsOfLayer& rows, PlanAtWork& scoring) {
   for (const Segment& segment : plan.segments) {
     if (segment.own_rows() == 0) continue;
     if (scores_rows(plan.settings) && scoring.makes_scores)
-      scoring.consumers.push_back(
-          std::make_unique<SegmentScorer>(work, plan, segment, rows, *scoring.grouped));
+      scoring.consumers.push_back(segment_scorer(work, plan, segment, rows, *scoring.grouped));
     if (plan.wants_mass)
       scoring.consumers.push_back(std::make_unique<MassConsumer>(
           work, segment, ahead, scoring.of_query_heads(), scoring.observed));
     if (plan.wants_deviation)
-      scoring.consumers.push_back(std::make_unique<DeviationConsumer>(work, plan.settings, segment,
-                                                                      scoring.observed.deviation));
+      scoring.consumers.push_back(
+          deviation_consumer(work, plan.settings, segment, scoring.observed.deviation));
     if (!plan.wants_statistic) continue;
     auto watcher = std::make_unique<StatisticConsumer>(
         work, segment, ahead,

@@ -1,13 +1,71 @@
 #pragma once
 #include "sim/core/decimal.hpp"
 #include "sim/policy/prepared_record.hpp"
-#include "sim/policy/row_consumer.hpp"
-#include "sim/stages/aggregate/aggregate.hpp"
 #include "sim/stages/allocate/allocate.hpp"
 #include "sim/stages/indicator/indicator.hpp"
-#include "sim/stages/scored_layer.hpp"
+#include "sim/stages/kind.hpp"
+#include "sim/stages/stages.hpp"
 
 namespace kvsim {
+
+/// What a consumer makes of its rows, as far as it decides whether rows or sums are made for it:
+/// rows of attention are shown one by one, or the backend adds them up and shows none, which takes
+/// a fraction of the time. row_consumer.cpp decides, for all consumers.
+struct RowUse {
+  const SummedRows* terms =
+      nullptr;  ///< its rows as terms of the backend's sums; null: they are not
+  std::optional<std::vector<double>> weights = {};  ///< [M] of their sum; none: it is no such sum
+  const HeadGrouping* grouping = nullptr;  ///< of heads, before rows are added up; null: none
+  bool groups_layer = false;               ///< it adds up what is grouped over the whole layer, too
+  bool squares = false;   ///< it takes sums of the groups' rows, and of their squares
+  bool each_row = false;  ///< it looks at single rows: they are smoothed, or compared
+};
+
+/// The tables that the backend made of a RowUse: the sum; with `squares` that of groups, and that
+/// of their squares.
+using TakenSums = std::vector<const Table<double>*>;
+
+/// Something that reads attention rows block by block: a record's scores, or a statistic. Blocks
+/// of a KV head come in order of rows.
+class RowConsumer {
+ public:
+  /// `looks_ahead`: the segment's queries may be later steps (oracles).
+  explicit RowConsumer(const Segment& segment, bool looks_ahead = false)
+      : segment_(segment), looks_ahead_(looks_ahead) {}
+  virtual ~RowConsumer() = default;
+  RowConsumer(const RowConsumer&) = delete;
+  RowConsumer& operator=(const RowConsumer&) = delete;
+
+  const Segment& segment() const { return segment_; }
+  bool looks_ahead() const { return looks_ahead_; }
+  virtual AttentionPass wanted() const { return observed(); }
+  /// All queries of the segment.
+  AttentionPass observed() const {
+    return {.positions = segment_.positions,
+            .look_ahead = looks_ahead_,
+            .probe = segment_.probe,
+            .probe_tokens = segment_.probe_tokens};
+  }
+
+  /// Where sums will do, no row is shown, and take_sums is called once. They may have more columns
+  /// than the candidates.
+  virtual RowUse use() const { return {}; }
+  virtual void take_sums(const TakenSums&) {}
+
+  virtual void start(const AttentionBlock& block, int64_t first_row) = 0;
+  virtual int tasks(const AttentionBlock&) const { return 1; }
+  /// Tasks of one block run in parallel; each must write to its own memory only.
+  virtual void run(const AttentionBlock& block, int64_t first_row, int task) = 0;
+  virtual void end(const AttentionBlock&, int64_t /*first_row*/) {}
+
+ private:
+  Segment segment_;
+  bool looks_ahead_;
+};
+
+/// Feeds all consumers, with one pass for each distinct set of observing queries, and as
+/// few as memory allows for sums.
+void run_consumers(LayerWork& work, const std::vector<RowConsumer*>& consumers);
 
 /// Rows of an indicator, which may be shared by several consumers: each block is prepared once for
 /// all of them. What the rows can do is found out once.
@@ -30,70 +88,6 @@ class SharedRows {
   const SummedRows* summed_;
   const AggregatedRows* aggregated_;
   std::tuple<int, int64_t, int64_t> prepared_{-1, -1, -1};  ///< KV head, first row, rows
-};
-
-/// Mean attention of each owner over J, and the layer's attention on the last candidates and on
-/// the window: what stage1=mass asks for (policies.md 6).
-class MassConsumer : public RowConsumer {
- public:
-  MassConsumer(LayerWork& work, const Segment& segment, bool looks_ahead, bool per_query_head,
-               ScoredLayer& result);
-  void start(const AttentionBlock&, int64_t) override {}
-  void run(const AttentionBlock& block, int64_t first_row, int task) override;
-
- private:
-  LayerWork& work_;
-  bool per_query_head_;
-  ScoredLayer& result_;
-};
-
-/// Standard deviation of the grouped row over the queries that see each entry (RoCo, std_keep).
-class DeviationConsumer : public RowConsumer {
- public:
-  DeviationConsumer(LayerWork& work, const Settings& settings, const Segment& segment,
-                    Table<double>& deviation);
-  AttentionPass wanted() const override;
-  RowUse use() const override;
-  void take_sums(const TakenSums& taken) override;
-  void start(const AttentionBlock& block, int64_t first_row) override;
-  int tasks(const AttentionBlock&) const override;
-  void run(const AttentionBlock& block, int64_t first_row, int task) override;
-  void end(const AttentionBlock& block, int64_t first_row) override;
-
- private:
-  void add(int unit, size_t first, std::span<const double> part);
-  void make_deviations();
-
-  LayerWork& work_;
-  const RowIndicator& indicator_;
-  HeadGrouping heads_;
-  SharedRows rows_;
-  Table<double>& deviation_;
-  Table<double> combined_;                          // [block rows][candidates], heads so far
-  std::vector<std::vector<double>> sum_, squares_;  // per unit of the KV head at work
-  std::vector<double> seen_;                        // [candidates] queries that see the entry
-};
-
-/// Hands rows, or their sums, to what an allocation watches.
-class StatisticConsumer : public RowConsumer {
- public:
-  StatisticConsumer(LayerWork& work, const Segment& segment, bool looks_ahead,
-                    std::unique_ptr<RowStatistic> statistic)
-      : RowConsumer(segment, looks_ahead), work_(work), statistic_(std::move(statistic)) {}
-  RowUse use() const override;
-  void take_sums(const TakenSums& taken) override;
-  void start(const AttentionBlock&, int64_t) override {}
-  int tasks(const AttentionBlock&) const override { return 0; }
-  void run(const AttentionBlock&, int64_t, int) override {}
-  void end(const AttentionBlock& block, int64_t first_row) override;
-  std::vector<double> finish() { return statistic_->finish(); }
-
- private:
-  void sum_up(const AttentionBlock& block, int64_t first_row);
-
-  LayerWork& work_;
-  std::unique_ptr<RowStatistic> statistic_;
-  Table<double> sums_;  // [heads of the group][candidates], where rows of a probe are shown
 };
 
 /// The rows of one layer by all that they depend on.
@@ -130,77 +124,16 @@ class DriftTracker {
   Table<int64_t> sums_;            // [rows][variants] sum of their positions
 };
 
+/// Standard deviation of the grouped row over the queries that see each entry (RoCo, std_keep).
+std::unique_ptr<RowConsumer> deviation_consumer(LayerWork& work, const Settings& settings,
+                                                const Segment& segment, Table<double>& deviation);
+
 /// indicator -> {smooth, aggregate, group in the order of `order`} over one segment, for
-/// indicators that have queries. Writes [owners][n] per variant.
-class SegmentScorer : public RowConsumer {
- public:
-  /// `results`: grouped scores, one table [owners][n] per variant of the plan.
-  SegmentScorer(LayerWork& work, const ScorePlan& plan, const Segment& segment, RowsOfLayer& rows,
-                std::vector<Table<double>>& results);
-
-  AttentionPass wanted() const override;
-  RowUse use() const override;
-  void take_sums(const TakenSums& taken) override;
-  void start(const AttentionBlock& block, int64_t first_row) override;
-  int tasks(const AttentionBlock&) const override { return 0; }  // end() shares the work out
-  void run(const AttentionBlock&, int64_t, int) override {}
-  void end(const AttentionBlock& block, int64_t first_row) override;
-
- private:
-  using Row = std::vector<double>;
-  /// One row of scores in the making: a head, a group, or the layer.
-  struct Unit {
-    std::unique_ptr<Aggregation> aggregation;
-    std::unique_ptr<DriftTracker> drift;
-  };
-
-  /// Are rows grouped, or smoothed, before they are aggregated?
-  bool groups_before() const {
-    return heads_.combines() && plan_.steps.before_aggregate(ScoringStep::group);
-  }
-  bool smooths_before() const {
-    return plan_.steps.before_aggregate(ScoringStep::smooth) && !smooth_.changes_nothing();
-  }
-  /// Are rows grouped over all KV heads before they are aggregated?
-  bool waits_for_layer() const { return groups_before() && heads_.whole_layer(); }
-  /// Have the rows of the block all their heads?
-  bool complete(const AttentionBlock& block) const {
-    return !waits_for_layer() || heads_.complete(block.kv_head);
-  }
-  /// Rows of a KV head that are aggregated.
-  int units() const { return groups_before() ? 1 : heads_.rows_per_query(); }
-  bool rows_in_place() const;
-  int64_t rows_at_once(const AttentionBlock& block) const;
-  std::span<double> made(size_t unit, int64_t row) const;
-  std::span<const double> made_row(const AttentionBlock& block, size_t unit, int64_t row) const;
-  void open_units(int count);
-  void make_row(const AttentionBlock& block, int64_t first_row, size_t unit, int64_t row);
-  void make_head_row(const AttentionBlock& block, size_t head, int64_t row);
-  void make_group_row(const AttentionBlock& block, int64_t row);
-  void fold(const AttentionBlock& block, int64_t first_row);
-  void follow_attention(const AttentionBlock& block, size_t head, int64_t row, int64_t j);
-  int64_t visible(int64_t position) const;
-  int64_t number(int64_t row) const;
-  void close_kv_head(int kv_head);
-  void close_variant(int kv_head, size_t variant, std::vector<Row> rows);
-  void smooth_into(size_t variant, const Unit& unit, Row& row) const;
-  void write(size_t variant, Range owners, std::span<const double> row);
-
-  LayerWork& work_;
-  const ScorePlan& plan_;
-  const Settings& settings_;
-  const Indicator& indicator_;
-  const Aggregate& aggregate_;
-  const Smooth& smooth_;
-  HeadGrouping heads_;
-  std::vector<Table<double>>& results_;
-  std::shared_ptr<SharedRows> rows_;
-  std::shared_ptr<Buffer<double>> made_;  // [unit][making_][candidates] as they are aggregated
-  Range making_;                          // rows of the block at work
-  std::string after_;                     // what comes after aggregation
-  std::vector<Unit> units_;               // of the KV head at work, or of the layer
-  std::vector<Row> layer_rows_;           // per variant, heads combined so far (group=layer-mean)
-};
+/// indicators that have queries. `results`: grouped scores, one table [owners][n] per variant of
+/// the plan, to which it writes.
+std::unique_ptr<RowConsumer> segment_scorer(LayerWork& work, const ScorePlan& plan,
+                                            const Segment& segment, RowsOfLayer& rows,
+                                            std::vector<Table<double>>& results);
 
 /// Runs the scoring stages of all plans over one layer. Plans that observe with the same queries
 /// share one pass over the attention. One result for each plan and variant.

@@ -1,9 +1,9 @@
 #pragma once
-#include "sim/core/kept_sets.hpp"
+#include "sim/core/layer_trace.hpp"
 #include "sim/policy/prepared_record.hpp"
 #include "sim/policy/scoring.hpp"
-#include "sim/stages/aggregate/aggregate.hpp"
 #include "sim/stages/merge/merge.hpp"
+#include "sim/stages/stages.hpp"
 
 namespace kvsim {
 
@@ -11,20 +11,89 @@ namespace kvsim {
 /// before they are aggregated (policies.md 12).
 class PromptStatistics : public RowConsumer {
  public:
-  PromptStatistics(LayerWork& work, const Settings& settings, const Segment& segment);
+  PromptStatistics(LayerWork& work, const Settings& settings, const Segment& segment)
+      : RowConsumer(segment), work_(work), heads_(work, settings),
+        rows_(row_indicator(settings).rows(work, settings, segment)) {
+    const auto& aggregate = chosen<Aggregate>(settings);
+    const int owners = per_query_head(settings) ? work.query_heads() : work.kv_heads();
+    const auto rows = std::ssize(segment.positions);
+    for (int owner = 0; owner < owners; ++owner) {
+      scores_.push_back(aggregate.follow(settings, rows, work.entries()));
+      if (settings.real(keys::std_keep) > 0)
+        deviations_.push_back(deviation_of_seen_rows(work.entries()));
+    }
+  }
 
   /// One per owner, over slots 0..n-1; taken once, after the pass.
   std::vector<std::unique_ptr<SlotStatistic>> take_scores() { return std::move(scores_); }
   std::vector<std::unique_ptr<SlotStatistic>> take_deviations() { return std::move(deviations_); }
 
-  AttentionPass wanted() const override;
-  RowUse use() const override;
-  void take_sums(const TakenSums& taken) override;
-  void start(const AttentionBlock& block, int64_t first_row) override;
-  void run(const AttentionBlock& block, int64_t first_row, int task) override;
+  AttentionPass wanted() const override {
+    AttentionPass pass{.positions = segment().positions};
+    pass.rows_outer = heads_.whole_layer();
+    return pass;
+  }
+  RowUse use() const override {
+    RowUse use{.terms = rows_.summed(),
+               .grouping = &heads_,
+               .groups_layer = true,
+               .each_row = !deviations_.empty()};
+    if (const auto weights = scores_.front()->weights(); !weights.empty())
+      use.weights.emplace(weights.begin(), weights.end());
+    return use;
+  }
+  void take_sums(const TakenSums& taken) override {
+    const Table<double>& sums = *taken.front();
+    std::vector<int64_t> visible;
+    for (const int64_t position : segment().positions)
+      visible.push_back(std::min(work_.entries(), position + 1));
+    const int heads = work_.group_size();
+    std::vector<double> head_row, grouped(work_.entries());
+    for (int kv_head = 0; kv_head < work_.kv_heads(); ++kv_head) {
+      for (int x = 0; x < heads; ++x) {
+        const int head = kv_head * heads + x;
+        head_row.assign(sums.row(head).begin(), sums.row(head).begin() + work_.entries());
+        rows_.summed()->scale(head, {0, work_.entries()}, head_row);
+        if (heads_.combines())
+          heads_.add(kv_head, x, head_row, grouped);
+        else
+          scores_[head]->add_sum(head_row, visible);
+      }
+      if (!heads_.combines() || !heads_.complete(kv_head)) continue;
+      const Range owners = heads_.owners(kv_head, 0);
+      for (int64_t owner = owners.begin; owner < owners.end; ++owner)
+        scores_[owner]->add_sum(grouped, visible);
+    }
+  }
+  void start(const AttentionBlock& block, int64_t first_row) override {
+    rows_.start(block, first_row);
+  }
+  void run(const AttentionBlock& block, int64_t, int) override {
+    const int64_t n = work_.entries();
+    if (heads_.begins(block.kv_head)) grouped_ = Table<double>(block.rows, n);
+    std::vector<double> head_row(n);
+    for (int64_t r = 0; r < block.rows; ++r) {
+      const int64_t visible = std::min(n, block.positions[r] + 1);
+      for (int x = 0; x < block.heads; ++x) {
+        rows_->row(block, x, r, {0, n}, head_row);
+        if (heads_.combines())
+          heads_.add(block.kv_head, x, head_row, grouped_.row(r));
+        else
+          add(heads_.owners(block.kv_head, x), head_row, visible);
+      }
+      if (heads_.combines() && heads_.complete(block.kv_head))
+        add(heads_.owners(block.kv_head, 0), grouped_.row(r), visible);
+    }
+  }
 
  private:
-  void add(Range owners, std::span<const double> row, int64_t visible);
+  void add(Range owners, std::span<const double> row, int64_t visible) {
+    for (auto owner = static_cast<size_t>(owners.begin); owner < static_cast<size_t>(owners.end);
+         ++owner) {
+      scores_[owner]->add_row(row, visible);
+      if (!deviations_.empty()) deviations_[owner]->add_row(row, visible);
+    }
+  }
 
   LayerWork& work_;
   HeadGrouping heads_;

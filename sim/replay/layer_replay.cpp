@@ -22,26 +22,26 @@ std::vector<ReplayOutcome> outcome_of_each(const LayerKept& kept,
   return outcomes;
 }
 
-LayerReplay::Split::Split(const LayerKept& kept, const std::vector<Record>& records)
-    : prefill(kept.size()), decode(kept.size()), periodic(kept.size()) {
-  for (size_t r = 0; r < kept.size(); ++r) {
+LayerKept LayerReplay::cells(const LayerKept& kept, const std::vector<Record>& records, bool decode,
+                             bool repeat) {
+  LayerKept own = kept;
+  for (size_t r = 0; r < own.size(); ++r) {
     const auto& schedule = chosen<Schedule>(records[r].settings);
-    for (const auto& cell : kept[r]) {
+    for (auto& cell : own[r]) {
       const bool fixed = cell->places.empty();  // nothing ever leaves: the same by every schedule
-      const bool decodes = schedule.decodes() && !fixed;
-      const bool repeats = schedule.repeats() && !fixed;
-      prefill[r].push_back(decodes || repeats ? nullptr : cell);
-      decode[r].push_back(decodes ? cell : nullptr);
-      periodic[r].push_back(repeats ? cell : nullptr);
+      if ((schedule.decodes() && !fixed) != decode || (schedule.repeats() && !fixed) != repeat)
+        cell = nullptr;
     }
   }
+  return own;
 }
 
 LayerReplay::LayerReplay(LayerWork& work, PeriodicPolicies& periodic, const LayerKept& kept,
                          const std::vector<Record>& records, const PrefillOptions& options)
-    : split_(kept, records), prefill_(work, split_.prefill, records, options),
-      decode_(work, split_.decode, records, options),
-      periodic_(work, periodic, split_.periodic, records, options) {}
+    : prefill_(work, cells(kept, records, false, false), records, options),
+      decode_(work, cells(kept, records, true, false), records, options),
+      of_periodic_(cells(kept, records, false, true)),
+      periodic_(work, periodic, of_periodic_, records, options) {}
 
 const ReplayOutcome& LayerReplay::outcome(size_t number) const {
   if (number < prefill_.outcomes().size()) return prefill_.outcomes()[number];

@@ -2,10 +2,28 @@
 #include <deque>
 
 #include "sim/policy/policy_run.hpp"
-#include "sim/replay/decode.hpp"
 #include "sim/replay/prefill.hpp"
 
 namespace kvsim {
+
+/// schedule=decode: the budget is held at every step (policies.md 12). A replay of T steps costs
+/// O(T * B) per record and budget, beside one pass over the full cache that all share.
+class DecodeReplay {
+ public:
+  /// `kept` is [record][budget], null where another loop replays the cell; everything given must
+  /// outlive the replay.
+  DecodeReplay(LayerWork& work, const LayerKept& kept, const std::vector<Record>& records,
+               const PrefillOptions& options);
+
+  const std::vector<ReplayOutcome>& outcomes() const { return outcomes_; }
+  /// Calls `sink` with blocks of steps in ascending order, without the full cache's own numbers.
+  void run(const std::function<void(const StepBlock&)>& sink);
+
+ private:
+  LayerWork& work_;
+  PrefillOptions options_;
+  std::vector<ReplayOutcome> outcomes_;
+};
 
 /// One stretch of a periodic record: from a compression to the next.
 struct Epoch {
@@ -94,14 +112,13 @@ class LayerReplay {
            const PeriodicReplay::EpochSink& epochs = nullptr);
 
  private:
-  struct Split {
-    Split(const LayerKept& kept, const std::vector<Record>& records);
-    LayerKept prefill, decode, periodic;  ///< [record][budget], null where another loop replays
-  };
+  /// [record][budget], null where another loop replays.
+  static LayerKept cells(const LayerKept& kept, const std::vector<Record>& records, bool decode,
+                         bool repeat);
 
-  Split split_;
   PrefillReplay prefill_;
   DecodeReplay decode_;
+  LayerKept of_periodic_;
   PeriodicReplay periodic_;
 };
 

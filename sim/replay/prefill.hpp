@@ -1,7 +1,7 @@
 #pragma once
 #include <compare>
 
-#include "sim/core/kept_sets.hpp"
+#include "sim/core/layer_trace.hpp"
 #include "sim/policy/record.hpp"
 #include "sim/replay/slots.hpp"
 #include "sim/stages/merge/merge.hpp"

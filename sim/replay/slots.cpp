@@ -7,13 +7,6 @@
 namespace kvsim {
 namespace {
 
-/// Later entries n..N-1 of one KV head.
-Table<float> later_rows(const Tensor& tensor, int kv_head, int64_t n) {
-  Table<float> rows(tensor.dim(1) - n, tensor.dim(2));
-  tensor.read(kv_head, n, tensor.dim(1), rows.data());
-  return rows;
-}
-
 bool rounds_entries(const LayerWork& work, const KeptSets& kept, const Settings& settings) {
   const Quantize& rounding = quantizer(settings);
   return std::any_of(kept.owners.begin(), kept.owners.end(), [&](const auto& owner) {
@@ -85,63 +78,6 @@ void rotate_to_cache_positions(const LayerWork& work, const KeptSets& kept, Laye
   }
 }
 
-SlotAttention::SlotAttention(LayerWork& work) : work_(work) {
-  const LayerTrace& layer = work.trace();
-  for (int kv = 0; kv < work.kv_heads(); ++kv) {
-    later_k_.push_back(later_rows(layer.k, kv, work.entries()));
-    later_v_.push_back(later_rows(layer.v, kv, work.entries()));
-  }
-}
-
-void SlotAttention::read_queries(int64_t first, int64_t steps) {
-  const Range wanted{first, first + steps};
-  if (wanted == steps_) return;
-  steps_ = wanted;
-  const Tensor& q = work_.trace().q;
-  const int64_t row0 = work_.info().first_step() + first;
-  queries_ = Table<float>(work_.query_heads() * steps, q.dim(2));
-  for (int h = 0; h < work_.query_heads(); ++h)
-    q.read(h, row0, row0 + steps, queries_.data() + h * steps * q.dim(2));
-}
-
-void SlotAttention::run(const LayerSlots& slots, int64_t first, int64_t steps, float* out,
-                        SlotSoftmax* softmax) {
-  const TraceInfo& info = work_.info();
-  const int64_t row0 = info.first_step() + first, n = work_.entries();
-  const int heads = slots.per_query_head ? 1 : work_.group_size();
-  read_queries(first, steps);
-  if (softmax != nullptr) {
-    softmax->owners.resize(slots.owners.size());
-    softmax->log_sum_exp = Table<double>(work_.query_heads(), steps);
-  }
-  std::vector<SlotRows> owners(slots.owners.size());
-  std::vector<int64_t> seen(slots.owners.size() * static_cast<size_t>(steps));
-  for (size_t o = 0; o < owners.size(); ++o) {
-    const OwnerSlots& own = slots.owners[o];
-    SlotRows& rows = owners[o];
-    const int first_head = static_cast<int>(o) * heads;
-    rows.heads = heads;
-    rows.rows = steps;
-    rows.queries = queries_.data() + first_head * steps * queries_.columns();
-    rows.sinks = sinks_from(work_.trace(), first_head);
-    const auto kv = static_cast<size_t>(first_head / work_.group_size());
-    rows.segments = {{own.k.data(), own.v.data(), own.k.rows(),
-                      own.log_weight.empty() ? nullptr : own.log_weight.data()},
-                     {later_k_[kv].data(), later_v_[kv].data(), later_k_[kv].rows()}};
-    int64_t* const ends = seen.data() + o * static_cast<size_t>(steps);
-    for (int64_t s = 0; s < steps; ++s)
-      ends[s] = own.k.rows() + info.query_position[row0 + s] - n + 1;
-    rows.seen = ends;
-    rows.outputs = out + first_head * steps * work_.value_dim();
-    if (softmax == nullptr) continue;
-    SlotSoftmax::Logits& logits = softmax->owners[o];
-    logits.columns = rows.slots();
-    rows.logits = logits.values.reserve(heads * steps * logits.columns);
-    rows.log_sum_exp = softmax->log_sum_exp.row(first_head).data();
-  }
-  work_.backend().attend(work_.trace(), owners);
-}
-
 bool leaves_out_entries(const LayerWork& work, const KeptSets& kept) {
   return std::any_of(kept.owners.begin(), kept.owners.end(),
                      [&](const auto& owner) { return std::ssize(owner) < work.entries(); });
@@ -158,44 +94,6 @@ bool leaves_cache_alone(const LayerWork& work, const KeptSets& kept, const Setti
   const bool goes_on = schedule.decodes() || schedule.repeats();
   if (goes_on && !kept.places.empty()) return false;
   return !leaves_out_entries(work, kept) && !rounds_entries(work, kept, settings);
-}
-
-int64_t FullAttention::most_steps() const {
-  constexpr int64_t kValues = int64_t{1} << 24;  // attention of all heads: 64 MB
-  const int64_t of_step = work_.query_heads() * work_.entries();
-  return std::clamp<int64_t>(kValues / of_step, 1, std::max<int64_t>(1, work_.info().steps()));
-}
-
-const std::vector<AttentionBlock>& FullAttention::rows(int64_t first, int64_t steps) {
-  const Range wanted{first, first + steps};
-  if (wanted == steps_) return blocks_;
-  steps_ = wanted;
-  blocks_.resize(work_.kv_heads());
-  AttentionRequest request;
-  request.rows = ascending(steps, work_.info().first_step() + first);
-  request.columns = work_.entries();
-  request.logits = true;
-  for (request.kv_head = 0; request.kv_head < work_.kv_heads(); ++request.kv_head)
-    work_.backend().attention(work_.trace(), request, blocks_[request.kv_head]);
-  return blocks_;
-}
-
-double MergeTally::sum(double MergeSums::*part, int64_t step) const {
-  double sum = 0;
-  for (int64_t h = 0; h < sums_.rows(); ++h) sum += sums_(h, step).*part;
-  return sum;
-}
-
-double MergeTally::slot_mean(double MergeSums::*part, int64_t step) const {
-  const double count = sum(&MergeSums::slots, step);
-  return count > 0 ? sum(part, step) / count : kUndefined;
-}
-
-std::vector<double> MergeTally::defects() const {
-  std::vector<double> all;
-  for (const Defects& head : defects_)
-    all.insert(all.end(), head.of_head.begin(), head.of_head.end());
-  return all;
 }
 
 /// One look at each member's attention. Where that is next to nothing, float32 has lost it, and the

@@ -1,5 +1,5 @@
 #pragma once
-#include "sim/core/kept_sets.hpp"
+#include "sim/core/layer_trace.hpp"
 #include "sim/core/numbers.hpp"
 #include "sim/stages/merge/merge.hpp"
 
@@ -44,19 +44,76 @@ struct SlotSoftmax {
   Table<double> log_sum_exp;  ///< [Hq][steps], sink included
 };
 
+/// Later entries n..N-1 of one KV head.
+inline Table<float> later_rows(const Tensor& tensor, int kv_head, int64_t n) {
+  Table<float> rows(tensor.dim(1) - n, tensor.dim(2));
+  tensor.read(kv_head, n, tensor.dim(1), rows.data());
+  return rows;
+}
+
 /// The plain general form of compressed attention (metrics.md 2), for one set of slots after the
 /// other: what all of them share of the layer is read once.
 class SlotAttention {
  public:
   /// `work` must outlive it.
-  explicit SlotAttention(LayerWork& work);
+  explicit SlotAttention(LayerWork& work) : work_(work) {
+    const LayerTrace& layer = work.trace();
+    for (int kv = 0; kv < work.kv_heads(); ++kv) {
+      later_k_.push_back(later_rows(layer.k, kv, work.entries()));
+      later_v_.push_back(later_rows(layer.v, kv, work.entries()));
+    }
+  }
   /// For later steps first..first+steps-1, out[Hq][steps][dv] is z^ over the slots present and
   /// every later entry up to the query itself.
   void run(const LayerSlots& slots, int64_t first, int64_t steps, float* out,
-           SlotSoftmax* softmax = nullptr);
+           SlotSoftmax* softmax = nullptr) {
+    const TraceInfo& info = work_.info();
+    const int64_t row0 = info.first_step() + first, n = work_.entries();
+    const int heads = slots.per_query_head ? 1 : work_.group_size();
+    read_queries(first, steps);
+    if (softmax != nullptr) {
+      softmax->owners.resize(slots.owners.size());
+      softmax->log_sum_exp = Table<double>(work_.query_heads(), steps);
+    }
+    std::vector<SlotRows> owners(slots.owners.size());
+    std::vector<int64_t> seen(slots.owners.size() * static_cast<size_t>(steps));
+    for (size_t o = 0; o < owners.size(); ++o) {
+      const OwnerSlots& own = slots.owners[o];
+      SlotRows& rows = owners[o];
+      const int first_head = static_cast<int>(o) * heads;
+      rows.heads = heads;
+      rows.rows = steps;
+      rows.queries = queries_.data() + first_head * steps * queries_.columns();
+      rows.sinks = sinks_from(work_.trace(), first_head);
+      const auto kv = static_cast<size_t>(first_head / work_.group_size());
+      rows.segments = {{own.k.data(), own.v.data(), own.k.rows(),
+                        own.log_weight.empty() ? nullptr : own.log_weight.data()},
+                       {later_k_[kv].data(), later_v_[kv].data(), later_k_[kv].rows()}};
+      int64_t* const ends = seen.data() + o * static_cast<size_t>(steps);
+      for (int64_t s = 0; s < steps; ++s)
+        ends[s] = own.k.rows() + info.query_position[row0 + s] - n + 1;
+      rows.seen = ends;
+      rows.outputs = out + first_head * steps * work_.value_dim();
+      if (softmax == nullptr) continue;
+      SlotSoftmax::Logits& logits = softmax->owners[o];
+      logits.columns = rows.slots();
+      rows.logits = logits.values.reserve(heads * steps * logits.columns);
+      rows.log_sum_exp = softmax->log_sum_exp.row(first_head).data();
+    }
+    work_.backend().attend(work_.trace(), owners);
+  }
 
  private:
-  void read_queries(int64_t first, int64_t steps);
+  void read_queries(int64_t first, int64_t steps) {
+    const Range wanted{first, first + steps};
+    if (wanted == steps_) return;
+    steps_ = wanted;
+    const Tensor& q = work_.trace().q;
+    const int64_t row0 = work_.info().first_step() + first;
+    queries_ = Table<float>(work_.query_heads() * steps, q.dim(2));
+    for (int h = 0; h < work_.query_heads(); ++h)
+      q.read(h, row0, row0 + steps, queries_.data() + h * steps * q.dim(2));
+  }
 
   LayerWork& work_;
   std::vector<Table<float>> later_k_, later_v_;  ///< per KV head [N - n][d], [N - n][dv]
@@ -82,9 +139,25 @@ class FullAttention {
   explicit FullAttention(LayerWork& work) : work_(work) {}
 
   /// How many steps rows() takes at a time.
-  int64_t most_steps() const;
+  int64_t most_steps() const {
+    constexpr int64_t kValues = int64_t{1} << 24;  // attention of all heads: 64 MB
+    const int64_t of_step = work_.query_heads() * work_.entries();
+    return std::clamp<int64_t>(kValues / of_step, 1, std::max<int64_t>(1, work_.info().steps()));
+  }
   /// Later steps first..first+steps-1, logits included, per KV head; valid until the next call.
-  const std::vector<AttentionBlock>& rows(int64_t first, int64_t steps);
+  const std::vector<AttentionBlock>& rows(int64_t first, int64_t steps) {
+    const Range wanted{first, first + steps};
+    if (wanted == steps_) return blocks_;
+    steps_ = wanted;
+    blocks_.resize(work_.kv_heads());
+    AttentionRequest request;
+    request.rows = ascending(steps, work_.info().first_step() + first);
+    request.columns = work_.entries();
+    request.logits = true;
+    for (request.kv_head = 0; request.kv_head < work_.kv_heads(); ++request.kv_head)
+      work_.backend().attention(work_.trace(), request, blocks_[request.kv_head]);
+    return blocks_;
+  }
 
  private:
   LayerWork& work_;
@@ -148,13 +221,26 @@ class MergeTally {
   void add(int64_t head, int64_t step, const Row& row) { sums_(head, step) = row.sums_; }
 
   /// Over query heads.
-  double sum(double MergeSums::*part, int64_t step) const;
+  double sum(double MergeSums::*part, int64_t step) const {
+    double sum = 0;
+    for (int64_t h = 0; h < sums_.rows(); ++h) sum += sums_(h, step).*part;
+    return sum;
+  }
   double mean(double MergeSums::*part, int64_t step) const {
     return sum(part, step) / sums_.rows();
   }
   /// Over heads and merged slots; NaN without any.
-  double slot_mean(double MergeSums::*part, int64_t step) const;
-  std::vector<double> defects() const;  ///< of all slots, head by head
+  double slot_mean(double MergeSums::*part, int64_t step) const {
+    const double count = sum(&MergeSums::slots, step);
+    return count > 0 ? sum(part, step) / count : kUndefined;
+  }
+  /// of all slots, head by head
+  std::vector<double> defects() const {
+    std::vector<double> all;
+    for (const Defects& head : defects_)
+      all.insert(all.end(), head.of_head.begin(), head.of_head.end());
+    return all;
+  }
 
  private:
   bool changes_;

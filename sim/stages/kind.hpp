@@ -10,6 +10,8 @@ class Kind;
 
 /// "a b  c" -> {a, b, c}.
 std::vector<std::string> split_words(const char* text);
+/// "a+b" -> {a, b}; empty parts are parts.
+std::vector<std::string_view> split_at(std::string_view text, char separator);
 
 /// A declared parameter by its number, which is what values are read by while a policy runs. A
 /// declaration is one (parameter.hpp); a key's name finds it, which takes a look-up of text.
@@ -225,7 +227,6 @@ struct KeyNames : std::vector<std::string> {
 
 /// Description of a kind of a stage; printed by `kvsim policies` and used to check records.
 struct KindInfo {
-  std::string stage;       ///< the record key that selects it, e.g. "aggregate"
   std::string name;        ///< the value, e.g. "mean"
   std::string meaning;     ///< one line
   std::string source;      ///< paper and equation, or repository
@@ -235,12 +236,13 @@ struct KindInfo {
   /// has.
   std::string no_reference = "";
   std::string test_with = "";  ///< cells that tests give it beside its name: "fair_spans=head+tail"
+  std::string stage = "";      ///< the record key that selects it, "aggregate": its base says it
 };
 
 /// Base of every stage kind.
 class Kind {
  public:
-  explicit Kind(KindInfo info) : info_(std::move(info)) {}
+  Kind(const char* stage, KindInfo info) : info_(std::move(info)) { info_.stage = stage; }
   virtual ~Kind() = default;
   Kind(const Kind&) = delete;
   Kind& operator=(const Kind&) = delete;
@@ -264,12 +266,18 @@ class Kind {
   KindInfo info_;
 };
 
+/// Base of the kinds of a stage that never sees the budget, or chooses nothing.
+struct NestingKind : Kind {
+  using Kind::Kind;
+  bool nests(const Settings&) const override { return true; }
+};
+
 /// Every kind of a stage, in order of name; and every kind of every stage.
 std::vector<const KindInfo*> kinds_of_stage(std::string_view stage);
 std::vector<const KindInfo*> all_kinds();
 
 /// Adds a kind to the list of all kinds; a second kind of the same stage and name throws.
-void announce_kind(const Kind& kind);
+void add_kind(std::unique_ptr<const Kind> kind);
 /// The kind of that stage and name; throws when there is none.
 const Kind& find_kind(std::string_view stage, std::string_view name);
 
@@ -280,21 +288,19 @@ template <class Stage>
 class Kinds {
  public:
   static void add(std::unique_ptr<Stage> kind) {
-    announce_kind(*kind);
-    table().emplace(kind->info().name, std::move(kind));
+    stage() = kind->info().stage;
+    add_kind(std::move(kind));
   }
-  static const Stage& find(const std::string& name) {
-    const auto found = table().find(name);
-    if (found == table().end()) throw std::logic_error("no such kind: " + name);
-    return *found->second;
+  static const Stage& find(std::string_view name) {
+    return static_cast<const Stage&>(find_kind(stage(), name));
   }
   /// The key that selects one of them.
-  static Key key() { return table().begin()->second->info().stage; }
+  static Key key() { return stage(); }
 
  private:
-  static std::map<std::string, std::unique_ptr<Stage>>& table() {
-    static std::map<std::string, std::unique_ptr<Stage>> kinds;
-    return kinds;
+  static std::string& stage() {
+    static std::string name;
+    return name;
   }
 };
 
@@ -313,9 +319,80 @@ struct Register {
 /// Adds the kind `none` of a stage whose class by itself leaves everything as it is.
 template <class Stage>
 struct RegisterNone {
-  RegisterNone(const char* stage, const char* meaning) {
-    Kinds<Stage>::add(std::make_unique<Stage>(KindInfo{stage, "none", meaning, ""}));
+  explicit RegisterNone(const char* meaning) {
+    Kinds<Stage>::add(std::make_unique<Stage>(KindInfo{"none", meaning, ""}));
   }
+};
+
+/// Needs of a record beside the tensors of a layer: files that it names (`scores=`, `table=`) and
+/// the texts of the tokens, read by whoever runs the record: stages never touch a file. Errors are
+/// bad data, one line.
+struct SideFiles {
+  virtual ~SideFiles() = default;
+  /// `layers/<l>/score` [owners][n] of the HDF5 file `path`.
+  virtual Table<double> scores(const std::string& path, int layer, int64_t owners,
+                               int64_t entries) const = 0;
+  /// The text table `path`: one row of `columns` numbers per model layer.
+  virtual Table<double> table(const std::string& path, int64_t rows, int64_t columns) const = 0;
+  /// `tokens/text` of the trace, [N] or empty.
+  virtual std::vector<std::string> token_text() const = 0;
+};
+
+/// A part of the prompt in which scoring and ranking run on their own: the whole prompt, or one
+/// segment of a fair record (policies.md 8).
+struct Segment {
+  Range range;                     ///< its entries
+  Range candidates;                ///< those that are scored
+  int64_t window = 0;              ///< entries of its own window, [candidates.end, range.end)
+  std::vector<int64_t> positions;  ///< J: positions of the observing queries, ascending
+  /// Queries of J that stand in earlier and later segments: they see nothing here, but count in M.
+  int64_t rows_before = 0;
+  int64_t rows_after = 0;
+  /// Tokens of a probe that observe, too, after all of J: ascending. The whole prompt is theirs, so
+  /// that every segment has all of them.
+  int probe = -1;  ///< its number; -1: none
+  std::vector<int64_t> probe_tokens;
+
+  int64_t prompt_rows() const {  ///< queries of the trace itself
+    return rows_before + std::ssize(positions) + rows_after;
+  }
+  int64_t probe_rows() const { return std::ssize(probe_tokens); }
+  int64_t rows() const { return prompt_rows() + probe_rows(); }  ///< M
+  /// Queries that see something here.
+  int64_t own_rows() const { return std::ssize(positions) + probe_rows(); }
+};
+
+/// Candidates of one layer in the order of policies.md 10: score, then (tie=raw) the score without
+/// its prior, then the more recent.
+struct Ranking {
+  const Table<double>* score = nullptr;      ///< [owners][n]
+  const Table<double>* raw = nullptr;        ///< [owners][n], or null
+  std::vector<std::vector<uint32_t>> order;  ///< per owner, best first
+};
+
+/// Scores of one layer for one record (at one budget where they depend on it). "Owners" are KV
+/// heads, or query heads with granularity=query. Columns are prompt entries 0..n-1; those outside
+/// the segments' candidates hold 0 and are never ranked.
+struct ScoredLayer {
+  int layer = 0;
+  std::vector<Segment> segments;
+  std::vector<uint8_t> candidate;    ///< [n] 1: takes part in the ranking
+  Table<double> score;               ///< [owners][n] final score, higher = keep
+  Table<double> raw;                 ///< [owners][n] score with prior=none; empty: no tie key
+  Table<double> unweighted;          ///< [owners][n] score before `weight`; empty unless needed
+  Table<double> unweighted_raw;      ///< the same with prior=none; empty: no tie key
+  Table<double> deviation;           ///< [owners][n] standard deviation over queries, std_keep
+  Table<double> mass;                ///< [owners][n] mean attention of the head, stage1=mass
+  double mass_before_window = 0;     ///< attention on the last m candidates, layer mean
+  double mass_of_window = 0;         ///< attention on the window itself, layer mean
+  std::vector<uint8_t> token_class;  ///< [n] TokenClass; empty unless stage1 or allocate asks
+  std::vector<double> statistic;     ///< what `allocate` asked to be observed of this layer
+  double stream_norm = 0;            ///< of the residual stream that enters; 0: the trace has none
+  /// By tie=raw or not, once they are made; they point into the tables of this object.
+  std::map<bool, Ranking> ranking, ranking_unweighted;
+
+  int64_t entries() const { return std::ssize(candidate); }
+  int64_t owners() const { return score.rows(); }
 };
 
 }  // namespace kvsim

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <charconv>
 #include <deque>
 
 #include "sim/stages/indicator/indicator.hpp"
@@ -66,15 +67,9 @@ int64_t Settings::share(Key key, int64_t whole) const {
 }
 
 std::vector<std::string> Settings::list(Key key) const {
-  std::vector<std::string> items;
-  const std::string& all = text(key);
-  if (is_none(key)) return items;
-  for (size_t begin = 0; begin <= all.size();) {
-    const size_t end = std::min(all.find('+', begin), all.size());
-    items.push_back(all.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return items;
+  if (is_none(key)) return {};
+  const auto items = split_at(text(key), '+');
+  return {items.begin(), items.end()};
 }
 
 std::vector<std::string> split_words(const char* text) {
@@ -82,7 +77,40 @@ std::vector<std::string> split_words(const char* text) {
   return {std::istream_iterator<std::string>(words), {}};
 }
 
+std::vector<std::string_view> split_at(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  while (true) {
+    const size_t end = std::min(text.find(separator), text.size());
+    parts.push_back(text.substr(0, end));
+    if (end == text.size()) return parts;
+    text.remove_prefix(end + 1);
+  }
+}
+
 namespace {
+
+/// "12-19" as a range, nothing if it is a name.
+std::optional<Range> as_range(std::string_view text) {
+  Range range;
+  const size_t dash = text.find('-');
+  if (dash == std::string_view::npos) return std::nullopt;
+  const auto read = [](std::string_view digits, int64_t& value) {
+    const auto [end, fault] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+    return fault == std::errc() && end == digits.data() + digits.size() && !digits.empty() &&
+           digits[0] != '-';
+  };
+  if (!read(text.substr(0, dash), range.begin) || !read(text.substr(dash + 1), range.end))
+    return std::nullopt;
+  return range;
+}
+
+/// By stage and name.
+using KindTable = std::map<std::pair<std::string, std::string>, std::unique_ptr<const Kind>>;
+
+KindTable& kind_table() {
+  static KindTable kinds;
+  return kinds;
+}
 
 /// Folders of stages in the order in which a policy runs them, and the sections of docs/policies.md
 /// that describe their keys. Keys declared elsewhere come last.
@@ -321,6 +349,66 @@ std::string canonical_value(const Parameter& p, std::string_view typed) {
     if (!fault.empty()) refuse(p, typed, fault);
   }
   return std::string(typed);
+}
+
+std::string span_list_fault(std::string_view text) {
+  for (const std::string_view item : split_at(text, '+')) {
+    if (item.empty()) return "an empty name between '+'";
+    const auto range = as_range(item);
+    if (range && range->begin >= range->end) return "an empty range " + std::string(item);
+  }
+  return "";
+}
+
+std::vector<Range> resolve_spans(const std::vector<std::string>& items,
+                                 const std::vector<Span>& spans, int64_t entries) {
+  std::vector<Range> ranges;
+  std::vector<std::string> names;
+  for (const Span& span : spans) names.push_back(span.name);
+  for (const std::string& item : items) {
+    const auto named = std::find(names.begin(), names.end(), item);
+    if (named != names.end()) {
+      const Span& span = spans[named - names.begin()];
+      ranges.push_back({span.begin, span.end});
+    } else if (const auto range = as_range(item)) {
+      if (range->begin >= entries)
+        bad_data({"a range behind the prompt", "span " + item, "",
+                  "entries 0 to " + std::to_string(entries - 1)});
+      ranges.push_back({std::min(range->begin, entries), std::min(range->end, entries)});
+    } else {
+      bad_data({"no such span in the trace", "span " + item,
+                names.empty() ? "a trace without spans" : "",
+                "a span name of the trace or a range a-b", did_you_mean(item, names)});
+    }
+  }
+  return ranges;
+}
+
+void add_kind(std::unique_ptr<const Kind> kind) {
+  const KindInfo& info = kind->info();
+  if (kind_table().contains({info.stage, info.name}))
+    throw std::logic_error("kind registered twice: " + info.stage + "=" + info.name);
+  kind_table()[{info.stage, info.name}] = std::move(kind);
+}
+
+const Kind& find_kind(std::string_view stage, std::string_view name) {
+  const auto found = kind_table().find(std::pair(std::string(stage), std::string(name)));
+  if (found == kind_table().end()) throw std::logic_error("no such kind: " + std::string(name));
+  return *found->second;
+}
+
+std::vector<const KindInfo*> all_kinds() {
+  std::vector<const KindInfo*> all;
+  for (const auto& [name, kind] : kind_table()) all.push_back(&kind->info());
+  return all;
+}
+
+std::vector<const KindInfo*> kinds_of_stage(std::string_view stage) {
+  std::vector<const KindInfo*> found;
+  for (auto at = kind_table().lower_bound({std::string(stage), ""});
+       at != kind_table().end() && at->first.first == stage; ++at)
+    found.push_back(&at->second->info());
+  return found;
 }
 
 namespace keys {

@@ -1,15 +1,19 @@
 #pragma once
 #include "sim/backend/backend.hpp"
 #include "sim/core/decimal.hpp"
-#include "sim/stages/aggregate/aggregate.hpp"
-#include "sim/stages/scored_layer.hpp"
+#include "sim/stages/kind.hpp"
 
 namespace kvsim {
 
+namespace keys {
+extern const Declare ema_alpha, power, weight_epsilon, chunk, chunk_scope, period, evict_batch,
+    keep_prompt, buffer, block, block_score, whitelist, first_layer_recent, std_keep,
+    protected_rank, fair_scores, quant_residual, estimate_window;
+}  // namespace keys
+
 /// Which queries observe a segment of the prompt, and which entries they score (policies.md 5.1).
-class Queries : public Kind {
- public:
-  using Kind::Kind;
+struct Queries : Kind {
+  explicit Queries(KindInfo info) : Kind("queries", std::move(info)) {}
   /// m at budget B: entries at the end of the prompt that observe and are protected.
   virtual int64_t window(const Settings&, int64_t /*budget*/, int64_t /*entries*/) const {
     return 0;
@@ -42,10 +46,70 @@ enum class Drift {
   attention,  ///< of the attention rows, over all keys that the query sees
 };
 
-/// Over neighbouring candidates (policies.md 5.5).
-class Smooth : public Kind {
+/// Folds rows into one: sees the rows of J in ascending order and keeps no more than a few numbers
+/// per column, so that whole-prompt scores need no n x n matrix.
+struct Aggregation {
+  virtual ~Aggregation() = default;
+  /// Columns `first`.. of row number j (0-based) of M. Of one column all rows come in order; parts
+  /// of other columns may come side by side.
+  virtual void add(int64_t j, int64_t first, std::span<const double> part) = 0;
+  /// The query of row j sees its first `visible` columns. Once for every row, beside no other call.
+  virtual void see(int64_t /*j*/, int64_t /*visible*/) {}
+  virtual void finish(std::span<double> out) = 0;
+
+  /// [M] weights, where the rows count only through their weighted sum; else empty. `add_sum` is
+  /// then as good as `add` and `see` for every row: row j sees its first visible[j] columns.
+  virtual std::span<const double> weights() const { return {}; }
+  virtual void add_sum(std::span<const double> /*sum*/, std::span<const int64_t> /*visible*/) {}
+};
+
+/// Aggregation of slots that come and go while decoding (policies.md 12): columns are slots. It
+/// starts from the prompt rows of J and goes on with one row per step.
+class SlotStatistic : public Aggregation {
  public:
-  using Kind::Kind;
+  /// One more row over all slots; the query sees the first `visible` of them.
+  void add_row(std::span<const double> row, int64_t visible) {
+    see(rows_, visible);
+    add(rows_++, 0, row);
+  }
+  virtual double score(int64_t slot) const = 0;
+  void finish(std::span<double> out) override {
+    for (int64_t s = 0; s < std::ssize(out); ++s) out[s] = score(s);
+  }
+  virtual void append() = 0;
+  virtual void erase(std::span<const int64_t> slots) = 0;  ///< ascending
+  /// Slot `from` becomes part of `into`; weights are those of their entries.
+  virtual void merge(int64_t from, int64_t into, double weight_from, double weight_into) = 0;
+
+ private:
+  int64_t rows_ = 0;
+};
+
+/// Over queries (policies.md 5.4).
+struct Aggregate : NestingKind {
+  explicit Aggregate(KindInfo info) : NestingKind("aggregate", std::move(info)) {}
+  /// A kind overrides `follow`, or, where it cannot go on from step to step, `start`. Both, where
+  /// going on is another computation: over the last rows alone, say.
+  virtual std::unique_ptr<Aggregation> start(const Settings& settings, int64_t rows,
+                                             int64_t columns) const {
+    return follow(settings, rows, columns);
+  }
+  /// Over |J| = rows rows and then on; null where a kind cannot.
+  virtual std::unique_ptr<SlotStatistic> follow(const Settings&, int64_t /*rows*/,
+                                                int64_t /*slots*/) const {
+    return nullptr;
+  }
+  virtual bool follows_slots() const { return false; }
+  /// No aggregation: every step is scored by its own row (schedule=per-step).
+  virtual bool per_step() const { return false; }
+};
+
+/// Standard deviation over the rows that saw the slot (std_keep).
+std::unique_ptr<SlotStatistic> deviation_of_seen_rows(int64_t slots);
+
+/// Over neighbouring candidates (policies.md 5.5).
+struct Smooth : Kind {
+  explicit Smooth(KindInfo info) : Kind("smooth", std::move(info)) {}
   virtual bool only_before_aggregate() const { return false; }
   virtual Drift drift() const { return Drift::none; }
   /// Budgets nest unless it follows the best entries of the budget at hand.
@@ -60,10 +124,8 @@ class Smooth : public Kind {
 
 /// Divides scores by a sum of weights (policies.md 5.8); a zero divisor leaves them. Some kinds go
 /// on with the scores themselves.
-class Normalize : public Kind {
- public:
-  using Kind::Kind;
-  bool nests(const Settings&) const override { return true; }  // sees no budget
+struct Normalize : NestingKind {
+  explicit Normalize(KindInfo info) : NestingKind("normalize", std::move(info)) {}
   /// Is every entry divided by a sum of its own? Other sums leave a head's order as it is.
   virtual bool per_entry() const { return false; }
   /// Both [owners][n]; only `candidates` count and change.
@@ -73,15 +135,9 @@ class Normalize : public Kind {
   virtual void finish(Range /*candidates*/, Table<double>& /*scores*/) const {}
 };
 
-namespace keys {
-extern const Declare weight_epsilon;
-}
-
 /// s <- (s + weight_epsilon) * w (policies.md 5.8).
-class Weight : public Kind {
- public:
-  using Kind::Kind;
-  bool nests(const Settings&) const override { return true; }  // sees no budget
+struct Weight : NestingKind {
+  explicit Weight(KindInfo info) : NestingKind("weight", std::move(info)) {}
   /// w of a slot with this value, read by `heads`; each `outputs` is W^h of one of them, [dv][D].
   virtual double of_value(std::span<const float> /*value*/,
                           std::span<const Table<float>> /*outputs*/) const {
@@ -97,10 +153,8 @@ class Weight : public Kind {
 };
 
 /// A floor under the scores of one owner's candidates (policies.md 5.7).
-class Prior : public Kind {
- public:
-  using Kind::Kind;
-  bool nests(const Settings&) const override { return true; }  // sees no budget
+struct Prior : NestingKind {
+  explicit Prior(KindInfo info) : NestingKind("prior", std::move(info)) {}
   bool goes_on() const override { return changes_nothing(); }
   virtual void apply(const Settings&, std::span<double> /*scores*/) const {}
 };
@@ -108,10 +162,8 @@ class Prior : public Kind {
 enum class GroupSpan { head, kv_group, layer };
 
 /// Over the query heads that share an owner (policies.md 5.6).
-class Group : public Kind {
- public:
-  using Kind::Kind;
-  bool nests(const Settings&) const override { return true; }  // sees no budget
+struct Group : NestingKind {
+  explicit Group(KindInfo info) : NestingKind("group", std::move(info)) {}
   virtual GroupSpan span() const { return GroupSpan::kv_group; }
   /// Is the group of summed rows the sum of grouped rows?
   virtual bool linear() const { return true; }
@@ -121,10 +173,8 @@ class Group : public Kind {
 };
 
 /// How much of an entry other entries of its head say, too (policies.md 5.6). It lowers the score.
-class Redundancy : public Kind {
- public:
-  using Kind::Kind;
-  bool nests(const Settings&) const override { return true; }  // sees no budget
+struct Redundancy : NestingKind {
+  explicit Redundancy(KindInfo info) : NestingKind("redundancy", std::move(info)) {}
   /// Of m entries with these keys [m][d], in ascending position.
   virtual std::vector<double> of_keys(const Settings&, std::span<const float> /*keys*/,
                                       int64_t /*dim*/) const {
@@ -138,10 +188,8 @@ class Redundancy : public Kind {
 
 /// How the queries of a probe observe beside those of `queries` (policies.md 5.4): both are
 /// aggregated by themselves, and an entry gets one number of both.
-class Join : public Kind {
- public:
-  using Kind::Kind;
-  bool nests(const Settings&) const override { return true; }  // sees no budget
+struct Join : NestingKind {
+  explicit Join(KindInfo info) : NestingKind("join", std::move(info)) {}
   bool joins() const { return !changes_nothing(); }
   virtual double join(const Settings&, double of_prompt, double /*of_probe*/) const {
     return of_prompt;
@@ -154,36 +202,40 @@ std::unique_ptr<Aggregation> start_joined(const Settings& settings,
                                           std::unique_ptr<Aggregation> probe, int64_t prompt_rows);
 
 /// Memory of what earlier compressions said of a slot, beside what this one says (policies.md 5.6).
-class Memory : public Kind {
- public:
-  using Kind::Kind;
-  bool nests(const Settings&) const override { return true; }  // sees no budget
+struct Memory : NestingKind {
+  explicit Memory(KindInfo info) : NestingKind("memory", std::move(info)) {}
   /// Brings the scores of one head's candidates to the scale on which they are remembered.
   virtual void level(std::span<double> /*scores*/) const {}
   /// Joins what was remembered of a slot and its score now, both on that scale.
   virtual double join(const Settings&, double /*remembered*/, double now) const { return now; }
 };
 
-namespace keys {
-extern const Declare chunk, chunk_scope, period, evict_batch, keep_prompt, buffer;
-}
-
 /// When compression runs (policies.md 12).
-class Schedule : public Kind {
- public:
-  using Kind::Kind;
-  bool nests(const Settings&) const override { return true; }  // nothing is chosen by it
-  virtual bool once() const { return false; }       ///< one compression, then never again
-  virtual bool per_step() const { return false; }   ///< a set chosen anew at each later step
-  virtual bool evicts() const { return true; }      ///< what is not kept is not held either
-  virtual bool decodes() const { return false; }    ///< slots leave at every later step
-  virtual bool repeats() const { return false; }    ///< the full cache is compressed anew
-  virtual bool in_chunks() const { return false; }  ///< while the prompt comes, too
+struct Schedule : Kind {
+  struct Traits {
+    bool once = false;       ///< one compression, then never again
+    bool per_step = false;   ///< a set chosen anew at each later step
+    bool evicts = true;      ///< what is not kept is not held either
+    bool decodes = false;    ///< slots leave at every later step
+    bool repeats = false;    ///< the full cache is compressed anew
+    bool in_chunks = false;  ///< while the prompt comes, too
+    bool looks_ahead = false;
+  };
+  Schedule(KindInfo info, Traits traits) : Kind("schedule", std::move(info)), traits_(traits) {}
+  bool nests(const Settings&) const override { return !in_chunks(); }  // nothing is chosen by it
+  bool looks_ahead() const override { return traits_.looks_ahead; }
+  bool at_each_step() const override { return per_step(); }
+  bool once() const { return traits_.once; }
+  bool per_step() const { return traits_.per_step; }
+  bool evicts() const { return traits_.evicts; }
+  bool decodes() const { return traits_.decodes; }
+  bool repeats() const { return traits_.repeats; }
+  bool in_chunks() const { return traits_.in_chunks; }
+
+ private:
+  Traits traits_;
 };
 
-namespace keys {
-extern const Declare block, block_score;
-}
 enum class BlockScore { mean, max, root_mean_square };  // words of block_score
 
 /// Entries of the block that holds entry i: [kb, (k+1)b) of the n (policies.md 5.9).
@@ -197,10 +249,8 @@ void score_blocks(const Settings& settings, Range candidates, Table<double>& sco
 
 /// Makes one score of those that the owners of a layer have for an entry, so that all of them keep
 /// the same set (policies.md 5.9).
-class Union : public Kind {
- public:
-  using Kind::Kind;
-  bool nests(const Settings&) const override { return true; }  // sees no budget
+struct Union : NestingKind {
+  explicit Union(KindInfo info) : NestingKind("union", std::move(info)) {}
   bool unites() const { return !changes_nothing(); }
   /// [owners][n]; only `candidates` count and change.
   virtual void apply(Range /*candidates*/, Table<double>& /*scores*/) const {}
@@ -215,9 +265,6 @@ bool unites_layers(const Settings& settings);
 /// blocks (policies.md 5.9); the same segments in all.
 void unite_layers(const Settings& settings, const std::vector<ScoredLayer*>& layers);
 
-namespace keys {
-extern const Declare whitelist, first_layer_recent, std_keep, protected_rank;
-}
 enum class ProtectedRank { guaranteed, layer_max };  // words of protected_rank
 
 /// Where protection of one owner applies: the whole prompt, or a segment of a fair record.
@@ -242,6 +289,27 @@ int64_t newest_protected(const Settings& settings, int layer, int64_t budget);
 /// sinks, lowest first; window and recent, newest first; std_keep, largest first (policies.md 6).
 std::vector<uint32_t> protected_entries(const ProtectRequest& request);
 
+/// FastGen's classes that a token's text decides (policies.md 6).
+enum class TokenClass : uint8_t { other, special, punctuation };
+
+/// Special: `<|...|>`, or one name in <> or [] (`<s>`, `</s>`, `[INST]`); punctuation: nothing but
+/// punctuation of ASCII, Unicode's General Punctuation (U+2010 to U+205E) or CJK and full-width
+/// forms of it. Blanks around the text do not count; a blank text is neither.
+TokenClass token_class(std::string_view text);
+/// Of the first `count` texts, as ScoredLayer holds them.
+std::vector<uint8_t> token_classes(std::span<const std::string> texts, int64_t count);
+
+/// Entries of a range in FastGen's order: special, punctuation, the frequent ones, the local ones.
+struct ClassOrder {
+  std::vector<uint32_t> entries;  ///< each once, at its first class
+  std::array<int64_t, 4> ends{};  ///< entries[0, ends[c]) are classes 0..c
+};
+/// Frequent: the best floor(class_frequent * size) candidates by score (equal: the more recent),
+/// best first; local: the newest floor(class_local * size) entries, newest first; the others in
+/// ascending position.
+ClassOrder class_order(const Settings& settings, const ScoredLayer& scored, int64_t owner,
+                       Range range);
+
 /// View of one owner by a first selection stage.
 struct Stage1Request {
   const Settings* settings = nullptr;
@@ -258,9 +326,8 @@ struct Stage1Request {
 };
 
 /// Entries that are forced into the kept set before the ranking by score (policies.md 6).
-class Stage1 : public Kind {
- public:
-  using Kind::Kind;
+struct Stage1 : Kind {
+  explicit Stage1(KindInfo info) : Kind("stage1", std::move(info)) {}
   bool goes_on() const override { return changes_nothing(); }
   bool nests(const Settings&) const override { return changes_nothing(); }
   virtual bool uses_unweighted() const { return false; }
@@ -271,9 +338,6 @@ class Stage1 : public Kind {
   virtual std::vector<uint32_t> after_allocate(const Stage1Request&) const { return {}; }
 };
 
-namespace keys {
-extern const Declare fair_scores;
-}
 enum class FairScores { local, unconstrained };  // words of fair_scores
 
 /// Entries that `constrain` divides among the segments of one owner.
@@ -289,9 +353,8 @@ struct ShareRequest {
 };
 
 /// Cuts the prompt into segments and divides budgets over them (policies.md 8).
-class Constrain : public Kind {
- public:
-  using Kind::Kind;
+struct Constrain : Kind {
+  explicit Constrain(KindInfo info) : Kind("constrain", std::move(info)) {}
   bool cuts() const { return !changes_nothing(); }
   bool goes_on() const override { return !cuts(); }
   bool nests(const Settings&) const override { return !cuts(); }
@@ -310,10 +373,6 @@ class Constrain : public Kind {
   }
 };
 
-namespace keys {
-extern const Declare quant_residual;
-}
-
 /// How much of one head's slots is quantised; for the memory model.
 struct QuantizedCount {
   int64_t numbers = 0;  ///< quantised numbers, keys and values
@@ -330,10 +389,8 @@ struct SlotNumbers {
 
 /// Rounds the kept entries of one head to few bits (policies.md 11). Runs once at each compression,
 /// after merging.
-class Quantize : public Kind {
- public:
-  using Kind::Kind;
-  bool nests(const Settings&) const override { return true; }  // nothing is chosen by it
+struct Quantize : NestingKind {
+  explicit Quantize(KindInfo info) : NestingKind("quantize", std::move(info)) {}
   bool changes_entries() const { return !changes_nothing(); }
   bool goes_on() const override { return !changes_entries(); }
   /// Replaces keys and values by what their codes stand for, in float32 arithmetic.
@@ -351,15 +408,10 @@ class Quantize : public Kind {
 /// The kind that `quantize` of the record names.
 const Quantize& quantizer(const Settings& settings);
 
-namespace keys {
-extern const Declare estimate_window;
-}
-
 /// Estimates ln s^ of what the next queries' scores s = exp(logit) of each slot will be. An owner
 /// has one line of estimates per query it follows: the mean query of its heads, or every head.
 /// Slots are numbered as in the SlotCache that owns the estimates.
-class Estimates {
- public:
+struct Estimates {
   static constexpr double kNothing = -std::numeric_limits<double>::infinity();  ///< ln 0
 
   virtual ~Estimates() = default;
@@ -374,10 +426,8 @@ class Estimates {
 };
 
 /// How scores are predicted (policies.md 9, KeepKV Eq. 8).
-class ScoreEstimate : public Kind {
- public:
-  using Kind::Kind;
-  bool nests(const Settings&) const override { return true; }  // nothing is chosen by it
+struct ScoreEstimate : NestingKind {
+  explicit ScoreEstimate(KindInfo info) : NestingKind("score_estimate", std::move(info)) {}
   /// How many of the last prompt queries it starts from, at most; shares multiply B.
   virtual int64_t rows(const Settings& settings, int64_t budget) const = 0;
   /// Budgets with as many rows start alike.

@@ -2,7 +2,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "sim/core/kept_sets.hpp"
 #include "sim/core/layer_trace.hpp"
 
 /// What replaying a compressed prompt means, in float64 and one step at a time.

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "sim/backend/backend.hpp"
-#include "sim/core/kept_sets.hpp"
-#include "sim/stages/scored_layer.hpp"
+#include "sim/core/layer_trace.hpp"
+#include "sim/stages/kind.hpp"
 #include "tests/support/random_trace.hpp"
 
 namespace kvsim::test {

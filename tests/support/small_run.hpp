@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "sim/stages/kind.hpp"
-#include "sim/stages/scored_layer.hpp"
 #include "tests/support/random_run.hpp"
 
 namespace kvsim::test {

@@ -11,6 +11,22 @@ namespace {
 constexpr int64_t kSlotBlock = 256;
 constexpr int64_t kFewRows = 8;  // a tile would score sixteen
 
+/// Memory of one thread for tiles of attention over slots, kept from call to call: a step of
+/// decoding takes less time than to find it anew. ld, stride: padded queries of a tile, padded dv.
+struct AttendMemory {
+  std::vector<int64_t> seen;     ///< [queries] slots that each sees
+  std::vector<int32_t> last;     ///< [ld] last slot of the block that a query sees
+  std::vector<float> maximum;    ///< [ld] of the block
+  std::vector<float> shift;      ///< [ld]
+  std::vector<double> mass;      ///< [ld] sum of exp(logit - shift)
+  std::vector<double> products;  ///< [slots of a segment], one by one
+  Scratch<float> queries;        ///< [d][ld], scaled; [d] one by one
+  Scratch<float> scores;         ///< [slots of the block][ld]; [slots] one by one
+  Scratch<float> exponentials;   ///< [slots][queries], one by one
+  Scratch<float> sums;           ///< [queries][stride]
+  Scratch<float> values;         ///< [slots of the block][stride]
+};
+
 /// Works on one tile at a time, in memory that serves one after the other.
 class SlotTile {
  public:
@@ -269,10 +285,9 @@ void CpuBackend::attend(const LayerTrace& layer, std::span<const SlotRows> owner
       tiles.push_back({&owner, first, std::min(kTileRows, rows - first)});
   }
   parallel_for(std::ssize(tiles), [&](int64_t t) {
-    std::unique_ptr<AttendMemory> memory = attend_memories_.take();
+    static thread_local AttendMemory memory;
     const Tile& tile = tiles[t];
-    SlotTile(kernels_, layer, *memory).run(*tile.owner, tile.first, tile.count);
-    attend_memories_.give(std::move(memory));
+    SlotTile(kernels_, layer, memory).run(*tile.owner, tile.first, tile.count);
   });
 }
 

@@ -46,45 +46,6 @@ void set_values(const Tensor& tensor, int64_t a, Range rows, Scratch<float>& buf
   task.v = load_rows(tensor, a, rows.begin, rows.end, task.ldv, buffer);
 }
 
-ScoreOperands::ScoreOperands(const Kernels& kernels, const LayerTrace& layer)
-    : layer_(layer), pairs_(multiplies_pairs(kernels, layer.k, layer.q, layer.k.dim(2))),
-      depth_(pairs_ ? layer.k.dim(2) / 2 : layer.k.dim(2)),
-      scale_(static_cast<float>(layer.scale)) {}
-
-void ScoreOperands::load_queries(std::span<const QueryRow> rows, int64_t ld, float* qt) const {
-  const Tensor& q = layer_.q;
-  std::vector<float> query(depth_);
-  std::fill(qt, qt + depth_ * ld, 0.0f);
-  for (int64_t r = 0; r < std::ssize(rows); ++r) {
-    if (pairs()) {
-      std::memcpy(query.data(), q.row(rows[r].head, rows[r].row), query.size() * sizeof(float));
-    } else {
-      q.read(rows[r].head, rows[r].row, rows[r].row + 1, query.data());
-      for (float& x : query) x *= scale_;
-    }
-    for (int64_t j = 0; j < depth_; ++j) qt[j * ld + r] = query[j];
-  }
-}
-
-const float* ScoreOperands::load_keys(int64_t kv_head, int64_t begin, int64_t end,
-                                      Scratch<float>& buffer) const {
-  return pairs() ? stored_pairs(layer_.k, kv_head, begin)
-                 : load_rows(layer_.k, kv_head, begin, end, depth_, buffer);
-}
-
-ScoreTask ScoreOperands::task(const float* keys, int64_t count, const float* qt, int64_t ld) const {
-  ScoreTask task{};
-  task.k = keys;
-  task.keys = count;
-  task.d = depth_;
-  task.qt = qt;
-  task.pairs = pairs();
-  task.scale = scale_;
-  task.ld = ld;
-  task.softcap = static_cast<float>(layer_.softcap);
-  return task;
-}
-
 namespace {
 
 /// Name of the processor as the system gives it; empty if it does not say.
@@ -98,7 +59,45 @@ std::string processor_name() {
   return "";
 }
 
+struct Level {
+  const char* name;
+  const Kernels* (*kernels)();
+  bool (*runs)();
+};
+
+#if defined(__x86_64__)
+bool runs_v4() { return __builtin_cpu_supports("x86-64-v4"); }
+bool runs_v4_bf16() { return runs_v4() && __builtin_cpu_supports("avx512bf16"); }
+bool runs_v3() { return __builtin_cpu_supports("x86-64-v3"); }
+bool runs_v2() { return __builtin_cpu_supports("x86-64-v2"); }
+#else
+bool runs_v4_bf16() { return false; }
+bool runs_v4() { return false; }
+bool runs_v3() { return false; }
+bool runs_v2() { return false; }
+#endif
+
+/// Widest first.
+constexpr Level kLevels[] = {{"v4-bf16", kernels_v4_bf16, runs_v4_bf16},
+                             {"v4", kernels_v4, runs_v4},
+                             {"v3", kernels_v3, runs_v3},
+                             {"v2", kernels_v2, runs_v2},
+                             {"portable", kernels_portable, [] { return true; }}};
+
 }  // namespace
+
+const Kernels& choose_kernels() {
+  const char* const wanted = std::getenv("KVSIM_ISA");
+  const std::string name = wanted == nullptr ? "" : wanted;
+  for (const Level& level : kLevels) {
+    const Kernels* const kernels = level.kernels();
+    const bool usable = kernels != nullptr && level.runs();
+    if (usable && (name.empty() || name == level.name)) return *kernels;
+    if (!usable && name == level.name)
+      usage_error({"this machine cannot run the instruction set asked for", "KVSIM_ISA", name});
+  }
+  usage_error({"unknown instruction set", "KVSIM_ISA", name, "v2, v3, v4, v4-bf16 or portable"});
+}
 
 std::string CpuBackend::device() const {
   const std::string processor = processor_name();

@@ -22,13 +22,41 @@ void output_grams(const Kernels& kernels, const LayerTrace& layer, std::span<con
 class OutputFactors {
  public:
   OutputFactors() = default;
-  OutputFactors(const Kernels& kernels, const LayerTrace& layer);
+  OutputFactors(const Kernels& kernels, const LayerTrace& layer)
+      : kernels_(&kernels), dv_(layer.value_dim()), ld_(padded(dv_, kPad)) {
+    const size_t heads = layer.info->num_query_heads;
+    factors_.assign(heads * static_cast<size_t>(dv_ * ld_), 0.0f);
+    triangular_.assign(heads, 0);
+    parallel_for(layer.info->num_query_heads, [&](int64_t head) { factorise(head, layer); });
+  }
 
   /// sums[r] += |x_r W^h|_2^2 for the rows x[rows][dv].
-  void add_squares(int64_t head, const float* x, int64_t rows, double* sums) const;
+  void add_squares(int64_t head, const float* x, int64_t rows, double* sums) const {
+    const std::vector<const float*> places = row_places(x, rows, dv_);
+    NormTask task{};
+    task.x = places.data();
+    task.part = dv_;
+    task.rows = rows;
+    task.b = factors_.data() + head * dv_ * ld_;
+    task.ldb = task.columns = ld_;
+    task.depth = dv_;
+    task.squares = true;
+    task.lower = triangular_[head] != 0;  // R is upper: f[k][c] = 0 for c > k
+    task.sums = sums;
+    kernels_->norms(task);
+  }
 
  private:
-  void factorise(int64_t head, const LayerTrace& layer);
+  void factorise(int64_t head, const LayerTrace& layer) {
+    Table<double> gram(dv_, dv_);
+    const HeadPair itself{static_cast<int>(head), static_cast<int>(head), gram.data(), nullptr};
+    output_grams(*kernels_, layer, {&itself, 1});
+    const GramFactor factor = factor_of_gram(gram);
+    triangular_[head] = factor.triangular ? 1 : 0;
+    float* const out = factors_.data() + head * dv_ * ld_;
+    for (int64_t k = 0; k < dv_; ++k)
+      for (int64_t c = 0; c < dv_; ++c) out[k * ld_ + c] = static_cast<float>(factor.r(c, k));
+  }
 
   const Kernels* kernels_ = nullptr;
   int64_t dv_ = 0;

@@ -194,7 +194,7 @@ struct Kernels {
   bool has_pairs() const { return multiply_pairs != nullptr; }
 };
 
-// Null where the compiler or the architecture has no such instruction set.
+// Null where the architecture has no such instruction set.
 const Kernels* kernels_portable();
 const Kernels* kernels_v2();
 const Kernels* kernels_v3();

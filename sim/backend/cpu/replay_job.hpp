@@ -12,7 +12,43 @@ constexpr int64_t kLargestChunk = 65536;
 class ChunkedChain {
  public:
   ChunkedChain() = default;
-  ChunkedChain(const KeptChain& chain, int64_t entries, int64_t chunk);
+  ChunkedChain(const KeptChain& chain, int64_t entries, int64_t chunk)
+      : bands_(std::ssize(chain.end)) {
+    assert(chunk > 0 && chunk <= kLargestChunk);
+    const int64_t kept = chain.end.empty() ? 0 : chain.end.back();
+    assert(kept <= std::ssize(chain.order) && kept <= entries);
+    // Band of every entry; bands_ for those that no set keeps.
+    std::vector<int32_t> band_of(entries, static_cast<int32_t>(bands_));
+    int64_t at = 0;
+    for (int64_t band = 0; band < bands_; ++band) {
+      assert(chain.end[band] >= at);
+      for (; at < chain.end[band]; ++at) band_of[chain.order[at]] = static_cast<int32_t>(band);
+    }
+    keys_.resize(kept);
+    std::vector<uint32_t> next(static_cast<size_t>(bands_) + 1);
+    uint32_t written = 0;
+    for (int64_t first = 0; first < entries; first += chunk) {
+      const int64_t last = std::min(entries, first + chunk);
+      std::fill(next.begin(), next.end(), 0u);
+      for (int64_t i = first; i < last; ++i) {
+        const int32_t band = band_of[i];
+        ++next[band];
+      }
+      for (int64_t band = 0; band < bands_; ++band) {  // counts become positions
+        const uint32_t count = next[band];
+        next[band] = written;
+        begin_.push_back(written);
+        written += count;
+      }
+      begin_.push_back(written);
+      for (int64_t i = first; i < last; ++i) {
+        const int32_t band = band_of[i];
+        if (band == bands_) continue;
+        keys_[next[band]++] = static_cast<uint16_t>(i - first);
+      }
+    }
+    assert(written == kept && "a chain names an entry twice");
+  }
 
   int64_t bands() const { return bands_; }
   /// Keys of a band inside a chunk, relative to the chunk's first key.
@@ -65,11 +101,64 @@ struct TileRows {
                               ///< outputs, sums only
 };
 
+/// Accumulators of one tile at most, and outputs and sums of one block of steps at most.
+constexpr int64_t kTileBytes = int64_t{24} << 20;
+constexpr int64_t kBlockBytes = int64_t{32} << 20;
+constexpr int64_t kSumBytes = int64_t{8} << 20;
+
+/// Keys per chunk. A prompt that fits into one chunk needs no accumulators but those of one plan at
+/// a time. Longer ones go by in chunks whose scores and values (384 + 4 dv bytes per key) stay near
+/// the second-level cache, with enough keys per band to make up for loading its accumulator.
+inline int64_t chunk_of(const Shapes& shapes, const ReplayRequest& request, int64_t entries) {
+  const int64_t usual = entries <= shapes.one_chunk ? shapes.one_chunk : shapes.chunk;
+  return std::min({request.chunk > 0 ? request.chunk : usual, entries, kLargestChunk});
+}
+
 /// Everything that the tiles of one replay share. Letters as in the tensors: d, dv head sizes,
 /// g query heads per KV head, n prompt entries, T later steps.
 struct ReplayJob {
-  ReplayJob(const Kernels& kernels, const Shapes& shapes, const LayerTrace& layer,
-            const ReplayRequest& request);
+  ReplayJob(const Kernels& used_kernels, const Shapes& used_shapes, const LayerTrace& used_layer,
+            const ReplayRequest& used_request)
+      : kernels(used_kernels), shapes(used_shapes), layer(used_layer),
+        operands(used_kernels, used_layer), request(used_request) {
+    const TraceInfo& info = *layer.info;
+    n = info.prompt_len;
+    d = layer.k.dim(2);
+    dv = layer.value_dim();
+    ldv = padded(dv, kPad);
+    group = info.group_size();
+    first_query = info.first_step();
+    steps = info.steps();
+    chunk = chunk_of(shapes, request, n);
+    for (const ReplayPlan& plan : request.plans) {
+      PlanWalk walk;
+      walk.per_query_head = plan.per_query_head;
+      walk.masses_only = plan.masses_only;
+      walk.bands = plan.boundaries();
+      walk.first_set = sets;
+      walk.owners.resize(plan.owners.size());
+      assert(static_cast<int>(walk.owners.size()) ==
+             (plan.per_query_head ? info.num_query_heads : info.num_kv_heads));
+      sets += walk.bands;
+      if (!walk.masses_only) {
+        walk.one_slot = chunk == n;  // plans and bands come one after the other
+        walk.first_slot = kSharedSlots + (walk.one_slot ? 0 : slots);
+        slots = walk.one_slot ? 1 : slots + walk.bands;
+        output_sets += walk.bands;
+      }
+      plans.push_back(std::move(walk));
+    }
+    lay_out();
+
+    heads_per_tile = std::min(group, shapes.tile_rows);
+    const int64_t floats = static_cast<int64_t>(sizeof(float));
+    const int64_t tile_step = (slots + kSharedSlots) * heads_per_tile * ldv * floats;
+    const int64_t block_step = (output_sets + 1) * info.num_query_heads * dv * floats;
+    steps_per_tile = std::max<int64_t>(std::min({shapes.tile_rows / heads_per_tile,
+                                                 kTileBytes / tile_step, kBlockBytes / block_step}),
+                                       1);
+    choose_blocks();
+  }
 
   const Kernels& kernels;
   const Shapes& shapes;
@@ -95,104 +184,63 @@ struct ReplayJob {
   int64_t chunks() const { return (n + chunk - 1) / chunk; }
   int64_t position(int64_t step) const { return layer.info->query_position[first_query + step]; }
   /// The tiles of a block; those with outputs, which take longest, first.
-  std::vector<TileRows> tiles(const StepRange& block) const;
+  std::vector<TileRows> tiles(const StepRange& block) const {
+    std::vector<int64_t> rest;
+    for (int64_t step = block.steps.begin; step < block.steps.end; ++step)
+      if (!std::binary_search(block.outputs.begin(), block.outputs.end(), step))
+        rest.push_back(step);
+    std::vector<TileRows> tiles;
+    const auto add = [&](const std::vector<int64_t>& all, int64_t most, bool outputs) {
+      const int64_t count = std::ssize(all);
+      const int64_t parts = (count + most - 1) / most;
+      for (int64_t part = 0; part < parts; ++part) {
+        const int64_t begin = part * count / parts, end = (part + 1) * count / parts;
+        for (int64_t head = 0; head < layer.info->num_query_heads;) {
+          const int64_t heads = std::min(heads_per_tile, group - head % group);
+          tiles.push_back(
+              {head, heads, {all.begin() + begin, all.begin() + end}, outputs ? begin : -1});
+          head += heads;
+        }
+      }
+    };
+    add(block.outputs, steps_per_tile, true);
+    add(rest, shapes.tile_rows / heads_per_tile, false);
+    return tiles;
+  }
 
  private:
-  void lay_out();
-  void choose_blocks();
-};
-
-/// The fused walk over one tile: some query heads of one KV head x some steps. Rows are head-major,
-/// so that the rows of each head are contiguous. One object per thread.
-///
-/// Later positions, which every set keeps, come first; then prompt keys in chunks. Scores of a
-/// chunk are key-major (one contiguous line of tile rows per key); the exponential is taken once
-/// for all plans; each plan then walks its keys of the chunk band by band, into one accumulator per
-/// band. Sums over bands at the end give every kept set. The shift under the exponential is the
-/// row's maximum when it was last raised: it is raised, and everything so far scaled down, only
-/// when a score exceeds it by more than kSlack.
-class ReplayTile {
- public:
-  ReplayTile(const ReplayJob& job, TileMemory& memory) : job_(job), memory_(memory) {}
-
-  /// Fills `rows` of `block`, whose steps are set and whose tables have their sizes.
-  void run(const TileRows& rows, ReplayBlock& block);
-
- private:
-  // Accumulators and sums: those shared by all plans come first.
-  static constexpr int64_t kPrompt = 0;
-  static constexpr int64_t kLater = 1;
-  static constexpr int64_t kShared = kSharedSlots;
-
-  void start(const TileRows& rows, const ReplayBlock& block);
-  void score(int64_t first_key, int64_t keys, const int32_t* last_visible);
-  void raise_shift();
-  void add_all(int64_t slot, int64_t first_key, int64_t keys);
-  const TileWeights* load_weights(int64_t first_key, int64_t keys);
-  void walk_prompt(ReplayBlock& block);
-  void walk_plan(size_t plan, int64_t chunk, const TileWeights* weights, ReplayBlock& block);
-  void walk_later();
-  void add_product(int64_t slot, int64_t part, int64_t first_row, const ProductTask& task);
-  void finish_full(ReplayBlock& block);
-  void emit_full(const std::vector<float>& inverse, ReplayBlock& block);
-  void finish_band(const PlanWalk& plan, const ReplayPlan& request, int64_t band, Range rows,
-                   const float*& running, ReplayBlock& block);
-  void finish_masses(const PlanWalk& plan, const ReplayPlan& request, int64_t band, int64_t head,
-                     ReplayBlock& block);
-  void finish_output(const PlanWalk& plan, const ReplayPlan& request, int64_t band, int64_t head,
-                     const float* previous, float* current, ReplayBlock& block);
-  void redo(const PlanWalk& plan, const ReplayPlan& request, int64_t band, int64_t row,
-            ReplayBlock& block) const;
-
-  /// Whether an accumulator holds anything: a first product overwrites what an earlier tile left.
-  /// Plans per query head have one part per head in it, the others part 0 only.
-  uint8_t& used(int64_t slot, int64_t part) { return used_[slot * heads_ + part]; }
-  float* accumulator(int64_t slot) { return memory_.accumulators.data() + slot * slot_size_; }
-  double* mass(int64_t set) { return masses_.data() + set * ld_; }
-  double* importance(int64_t set) { return importances_.data() + set * ld_; }
-  int64_t head_of(int64_t row) const { return row / steps_; }
-  int64_t step_of(int64_t row) const { return step_[row % steps_]; }
-  /// Column of the block's tables.
-  int64_t column_of(int64_t row) const { return step_of(row) - first_step_; }
-  /// Where the outputs of a head's first step are among those of the block.
-  int64_t output_of(int64_t head) const {
-    return ((first_head_ + head) * outputs_ + first_output_) * job_.dv;
+  void lay_out() {
+    std::vector<std::pair<const KeptChain*, ChunkedChain*>> chains;
+    for (size_t p = 0; p < plans.size(); ++p)
+      for (size_t o = 0; o < plans[p].owners.size(); ++o)
+        chains.emplace_back(&request.plans[p].owners[o], &plans[p].owners[o]);
+    parallel_for(std::ssize(chains), [&](int64_t i) {
+      const auto& [chain, walked] = chains[i];
+      *walked = ChunkedChain(*chain, n, chunk);
+    });
   }
-  bool has_outputs() const { return first_output_ >= 0; }
-  const KeptChain& chain(const PlanWalk& plan, const ReplayPlan& request, int64_t head) const {
-    const int64_t query_head = first_head_ + head;
-    return request.owners[plan.per_query_head ? query_head : query_head / job_.group];
+  /// Blocks with the outputs of one tile each, about the same number.
+  void choose_blocks() {
+    std::vector<int64_t> outputs(request.output_steps ? 0 : steps);
+    std::iota(outputs.begin(), outputs.end(), int64_t{0});
+    if (request.output_steps) outputs = *request.output_steps;
+    const int64_t wanted = std::ssize(outputs);
+    const int64_t step_bytes = (sets + kSharedSlots) * layer.info->num_query_heads * 2 *
+                               static_cast<int64_t>(sizeof(double));
+    const int64_t most = std::max<int64_t>(kSumBytes / step_bytes, steps_per_tile);
+    const int64_t count = std::max(
+        {(wanted + steps_per_tile - 1) / steps_per_tile, (steps + most - 1) / most, int64_t{1}});
+    const int64_t of_block = (wanted + count - 1) / count;
+    auto next = outputs.begin();
+    for (int64_t begin = 0; begin < steps;) {
+      const auto last = next + std::min(of_block, outputs.end() - next);
+      const int64_t end = std::min(last == outputs.end() ? steps : *last, begin + most);
+      const auto stop = std::lower_bound(next, last, end);
+      blocks.push_back({{begin, end}, {next, stop}});
+      next = stop;
+      begin = end;
+    }
   }
-  /// First accumulator row of a head: plans per query head pad each head's rows for themselves.
-  int64_t accumulator_row(bool per_query_head, int64_t head) const {
-    return head * (per_query_head ? padded(steps_, kRowStep) : steps_);
-  }
-
-  const ReplayJob& job_;
-  int64_t first_head_ = 0;
-  int64_t heads_ = 0;
-  int64_t kv_head_ = 0;
-  std::vector<int64_t> step_;  ///< of the tile, ascending
-  int64_t steps_ = 0;          ///< how many
-  int64_t first_step_ = 0;     ///< of the block
-  int64_t outputs_ = 0;        ///< of the block
-  int64_t first_output_ = -1;  ///< of the tile among them; -1: sums only
-  int64_t rows_ = 0;           ///< heads * steps
-  int64_t ld_ = 0;             ///< rows padded to whole groups and vectors
-  int64_t slot_size_ = 0;      ///< floats of one accumulator
-  bool first_chunk_ = true;
-
-  TileMemory& memory_;
-  std::vector<uint8_t> used_;        ///< [kShared + slots][heads]
-  std::vector<double> masses_;       ///< [sets + 2][ld]: prompt, later, then the sets' bands
-  std::vector<double> importances_;  ///< likewise
-  std::vector<float> shift_;         ///< [ld]
-  std::vector<float> maximum_;       ///< [ld] of the chunk
-  std::vector<double> inverse_;      ///< [ld] 1 / all of the softmax, sink included
-  std::vector<double> sink_;         ///< [ld]
-  std::vector<int32_t> head_;        ///< [ld] column of the weights
-  ProductTask values_{};             ///< a product whose values are those of the chunk
-  TileWeights weights_{};
 };
 
 }  // namespace kvsim

@@ -2,7 +2,6 @@
 #include <sys/mman.h>
 
 #include <cstdlib>
-#include <mutex>
 #include <new>
 
 #include "sim/backend/backend.hpp"
@@ -93,42 +92,6 @@ struct ReplayMemory {
   Scratch<float> projected;             ///< W_O, which becomes its factor
 };
 
-/// Memory of one thread for tiles of attention over slots. ld, stride: padded queries of a
-/// tile, padded dv.
-struct AttendMemory {
-  std::vector<int64_t> seen;     ///< [queries] slots that each sees
-  std::vector<int32_t> last;     ///< [ld] last slot of the block that a query sees
-  std::vector<float> maximum;    ///< [ld] of the block
-  std::vector<float> shift;      ///< [ld]
-  std::vector<double> mass;      ///< [ld] sum of exp(logit - shift)
-  std::vector<double> products;  ///< [slots of a segment], one by one
-  Scratch<float> queries;        ///< [d][ld], scaled; [d] one by one
-  Scratch<float> scores;         ///< [slots of the block][ld]; [slots] one by one
-  Scratch<float> exponentials;   ///< [slots][queries], one by one
-  Scratch<float> sums;           ///< [queries][stride]
-  Scratch<float> values;         ///< [slots of the block][stride]
-};
-
-/// Memory that is kept from call to call: a step of decoding takes less time than to find it anew.
-class AttendMemories {
- public:
-  std::unique_ptr<AttendMemory> take() {
-    const std::lock_guard lock(access_);
-    if (free_.empty()) return std::make_unique<AttendMemory>();
-    std::unique_ptr<AttendMemory> one = std::move(free_.back());
-    free_.pop_back();
-    return one;
-  }
-  void give(std::unique_ptr<AttendMemory> one) {
-    const std::lock_guard lock(access_);
-    free_.push_back(std::move(one));
-  }
-
- private:
-  std::mutex access_;  // calls run side by side
-  std::vector<std::unique_ptr<AttendMemory>> free_;
-};
-
 /// The shift under the exponential of a row is its maximum when it was last raised; it is raised
 /// when a score exceeds it by more than this. exp(20) times any number of keys is far from
 /// overflow, and what is scaled down then weighs less than 2e-9 of the row, so the rounding of the
@@ -183,18 +146,49 @@ void set_values(const Tensor& tensor, int64_t a, Range rows, Scratch<float>& buf
 /// or, where kernels and trace allow it, pairs of bfloat16.
 class ScoreOperands {
  public:
-  ScoreOperands(const Kernels& kernels, const LayerTrace& layer);
+  ScoreOperands(const Kernels& kernels, const LayerTrace& layer)
+      : layer_(layer), pairs_(multiplies_pairs(kernels, layer.k, layer.q, layer.k.dim(2))),
+        depth_(pairs_ ? layer.k.dim(2) / 2 : layer.k.dim(2)),
+        scale_(static_cast<float>(layer.scale)) {}
 
   bool pairs() const { return pairs_; }
   int64_t depth() const { return depth_; }  ///< items of a row: d, or pairs
   float scale() const { return scale_; }    ///< of products of pairs
 
   /// Transposed queries qt[depth][ld]: column r is rows[r], columns beyond are zero.
-  void load_queries(std::span<const QueryRow> rows, int64_t ld, float* qt) const;
+  void load_queries(std::span<const QueryRow> rows, int64_t ld, float* qt) const {
+    const Tensor& q = layer_.q;
+    std::vector<float> query(depth_);
+    std::fill(qt, qt + depth_ * ld, 0.0f);
+    for (int64_t r = 0; r < std::ssize(rows); ++r) {
+      if (pairs()) {
+        std::memcpy(query.data(), q.row(rows[r].head, rows[r].row), query.size() * sizeof(float));
+      } else {
+        q.read(rows[r].head, rows[r].row, rows[r].row + 1, query.data());
+        for (float& x : query) x *= scale_;
+      }
+      for (int64_t j = 0; j < depth_; ++j) qt[j * ld + r] = query[j];
+    }
+  }
   /// Keys begin..end-1 of a KV head, [keys][depth]; `buffer` may be used.
-  const float* load_keys(int64_t kv_head, int64_t begin, int64_t end, Scratch<float>& buffer) const;
+  const float* load_keys(int64_t kv_head, int64_t begin, int64_t end,
+                         Scratch<float>& buffer) const {
+    return pairs() ? stored_pairs(layer_.k, kv_head, begin)
+                   : load_rows(layer_.k, kv_head, begin, end, depth_, buffer);
+  }
   /// Scores of such keys for queries qt[depth][ld]; output and visibility are left to the caller.
-  ScoreTask task(const float* keys, int64_t count, const float* qt, int64_t ld) const;
+  ScoreTask task(const float* keys, int64_t count, const float* qt, int64_t ld) const {
+    ScoreTask task{};
+    task.k = keys;
+    task.keys = count;
+    task.d = depth_;
+    task.qt = qt;
+    task.pairs = pairs();
+    task.scale = scale_;
+    task.ld = ld;
+    task.softcap = static_cast<float>(layer_.softcap);
+    return task;
+  }
 
  private:
   const LayerTrace& layer_;
@@ -260,7 +254,6 @@ class CpuBackend : public Backend {
   const Kernels& kernels_;
   const Shapes shapes_;
   ReplayMemory replay_memory_;
-  AttendMemories attend_memories_;
 };
 
 std::unique_ptr<Backend> make_cpu_backend(const Shapes& shapes);

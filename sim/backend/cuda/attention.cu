@@ -4,7 +4,6 @@
 #include "sim/backend/cuda/context.hpp"
 #include "sim/backend/cuda/scores.hpp"
 #include "sim/backend/cuda/walk.hpp"
-#include "sim/backend/cuda/walks.hpp"
 
 namespace kvsim::cuda {
 namespace {

@@ -3,7 +3,6 @@
 
 #include "sim/backend/cuda/context.hpp"
 #include "sim/backend/cuda/elements.hpp"
-#include "sim/backend/cuda/row_norms.hpp"
 
 namespace kvsim::cuda {
 namespace {

@@ -2,7 +2,6 @@
 // heads through the factors of their Gram matrices.
 #include "sim/backend/cuda/context.hpp"
 #include "sim/backend/cuda/elements.hpp"
-#include "sim/backend/cuda/row_norms.hpp"
 
 namespace kvsim::cuda {
 namespace {

@@ -5,9 +5,9 @@
 // logit all of its entries are: no row has to be done again in float64, as it is on the CPU.
 #include "sim/backend/cuda/context.hpp"
 #include "sim/backend/cuda/replay_lists.hpp"
+#include "sim/backend/cuda/scores.hpp"
 #include "sim/backend/cuda/tiles.hpp"
 #include "sim/backend/cuda/walk.hpp"
-#include "sim/backend/cuda/walks.hpp"
 
 namespace kvsim::cuda {
 namespace {

@@ -1,5 +1,5 @@
-#include "sim/stages/aggregate/aggregate.hpp"
 #include "sim/stages/indicator/indicator.hpp"
+#include "sim/stages/stages.hpp"
 
 namespace kvsim {
 namespace keys {
@@ -234,7 +234,6 @@ std::unique_ptr<SlotStatistic> deviation_of_seen_rows(int64_t slots) {
 }  // namespace kvsim
 
 namespace kvsim::stages::aggregate::kinds {
-namespace {
 
 const Declare aggregate("aggregate", "kind", "mean", "how the observing queries' rows become one",
                         only_with(scores_rows_if));
@@ -342,29 +341,13 @@ struct PowerSum : Aggregation {
   std::vector<double> sums_;
 };
 
-/// Keeps the newest row: with schedule=per-step the replay folds one row at a time.
-struct NewestRow : Aggregation {
-  explicit NewestRow(int64_t columns) : values_(columns, 0.0) {}
-  void add(int64_t, int64_t first, std::span<const double> part) override {
-    std::ranges::copy(part, values_.begin() + first);
-  }
-  void finish(std::span<double> out) override {
-    for (size_t c = 0; c < out.size(); ++c) out[c] = values_[c];
-  }
-
- private:
-  std::vector<double> values_;
-};
-
 struct Each : Aggregate {
-  Each()
-      : Aggregate({"aggregate", "each", "every step is scored by its own row (oracle-step only)",
-                   "kvsim"}) {}
+  Each() : Aggregate({"each", "every step is scored by its own row (oracle-step only)", "kvsim"}) {}
   bool per_step() const override { return true; }
   bool looks_ahead() const override { return true; }
   bool at_each_step() const override { return true; }
   std::unique_ptr<Aggregation> start(const Settings&, int64_t, int64_t columns) const override {
-    return std::make_unique<NewestRow>(columns);
+    return std::make_unique<Recursive<Average>>(Average{1}, columns);  // the newest row
   }
 };
 
@@ -425,8 +408,8 @@ Started ema_inverse(const Settings& settings, int64_t rows, int64_t columns) {
 const bool foldings_registered = [] {
   const auto add = [](const char* name, const char* meaning, const char* source, const char* keys,
                       Folding::Start start, Folding::Follow follow = nullptr) {
-    Kinds<Aggregate>::add(std::make_unique<Folding>(
-        KindInfo{"aggregate", name, meaning, source, keys}, start, follow));
+    Kinds<Aggregate>::add(
+        std::make_unique<Folding>(KindInfo{name, meaning, source, keys}, start, follow));
   };
   add("sum", "sum over the observing queries", "H2O", "", nullptr,
       [](const Settings&, int64_t rows, int64_t slots) -> Followed {
@@ -485,5 +468,4 @@ const bool foldings_registered = [] {
 }();
 const Register<Aggregate, Each> registered;
 
-}  // namespace
 }  // namespace kvsim::stages::aggregate::kinds

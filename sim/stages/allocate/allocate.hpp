@@ -1,7 +1,6 @@
 #pragma once
 #include "sim/backend/backend.hpp"
 #include "sim/stages/kind.hpp"
-#include "sim/stages/scored_layer.hpp"
 
 namespace kvsim {
 namespace keys {
@@ -32,8 +31,7 @@ struct AllocationRequest {
 };
 
 /// Watches attention rows of a layer on behalf of an allocation (cake, d2o).
-class RowStatistic {
- public:
+struct RowStatistic {
   virtual ~RowStatistic() = default;
   /// Rows row_begin.. of J, one block per KV head at a time; blocks of a KV head come in order.
   /// Not called in parallel.
@@ -46,9 +44,8 @@ class RowStatistic {
 };
 
 /// A budget for every owner (policies.md 7).
-class Allocate : public Kind {
- public:
-  using Kind::Kind;
+struct Allocate : Kind {
+  explicit Allocate(KindInfo info) : Kind("allocate", std::move(info)) {}
   virtual bool needs_scores() const { return false; }
   virtual bool across_layers() const { return false; }
   virtual bool even() const { return false; }                         ///< every head has B

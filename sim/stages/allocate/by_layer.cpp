@@ -1,7 +1,6 @@
 #include <Eigen/Core>
 #include <numbers>
 
-#include "sim/stages/aggregate/aggregate.hpp"
 #include "sim/stages/allocate/allocate.hpp"
 #include "sim/stages/stages.hpp"
 
@@ -34,13 +33,14 @@ void largest_remainder(int64_t total, const std::vector<size_t>& open, const Quo
 }
 
 /// The common part of both forms: fixes shares at their caps and starts again with the rest.
-template <class Divide>
+/// `quota_of(total, open)` gives the Quota of a division.
+template <class QuotaOf>
 std::vector<int64_t> with_caps(int64_t total, const std::vector<int64_t>& caps,
-                               const Divide& divide) {
+                               const QuotaOf& quota_of) {
   std::vector<int64_t> shares(caps.size(), 0);
   auto open = ascending<size_t>(std::ssize(caps));
   while (!open.empty()) {
-    divide(total, open, shares);
+    largest_remainder(total, open, quota_of(total, open), shares);
     const auto full = std::stable_partition(open.begin(), open.end(),
                                             [&](size_t k) { return shares[k] <= caps[k]; });
     if (full == open.end()) break;
@@ -57,42 +57,31 @@ std::vector<int64_t> with_caps(int64_t total, const std::vector<int64_t>& caps,
 
 std::vector<int64_t> apportion(int64_t total, std::vector<double> weights, int64_t cap) {
   const std::vector<int64_t> caps(weights.size(), cap);
-  return with_caps(
-      total, caps,
-      [&](int64_t rest, const std::vector<size_t>& open, std::vector<int64_t>& shares) {
+  return with_caps(total, caps, [&](int64_t rest, const std::vector<size_t>& open) {
     double sum = 0;
     for (size_t k : open) sum += weights[k];
-    largest_remainder(
-        rest, open,
-        [&](size_t k) {
+    return [&weights, &open, rest, sum](size_t k) {
       const double share = sum > 0 ? weights[k] / sum : 1.0 / static_cast<double>(open.size());
       const double quota = static_cast<double>(rest) * share;
       // A quota that rounding left just below a whole number is that number.
-      double whole = std::floor(quota + kEqualParts);
+      const double whole = std::floor(quota + kEqualParts);
       return std::pair{static_cast<int64_t>(whole), std::max(0.0, quota - whole)};
-        },
-        shares);
-      });
+    };
+  });
 }
 
 std::vector<int64_t> apportion_exact(int64_t total, const std::vector<int64_t>& weights,
                                      const std::vector<int64_t>& caps) {
-  return with_caps(
-      total, caps,
-      [&](int64_t rest, const std::vector<size_t>& open, std::vector<int64_t>& shares) {
+  return with_caps(total, caps, [&](int64_t rest, const std::vector<size_t>& open) {
     int64_t sum = 0;
     for (size_t k : open) sum += weights[k];
-    largest_remainder(
-        rest, open,
-        [&](size_t k) {
-      const int64_t weight = sum > 0 ? weights[k] : 1;
-      const int64_t whole_sum = sum > 0 ? sum : std::ssize(open);
-      const int64_t product = rest * weight;
+    return [&weights, rest, sum, count = std::ssize(open)](size_t k) {
+      const int64_t whole_sum = sum > 0 ? sum : count;
+      const int64_t product = rest * (sum > 0 ? weights[k] : 1);
       return std::pair{product / whole_sum,
                        static_cast<double>(product % whole_sum) / static_cast<double>(whole_sum)};
-        },
-        shares);
-      });
+    };
+  });
 }
 
 int64_t product_total(const AllocationRequest& request, int64_t heads) {
@@ -115,7 +104,6 @@ const Declare nested("nested", "flag", "no", "a layer chooses among what the lay
 }  // namespace kvsim
 
 namespace kvsim::stages::allocate::by_layer {
-namespace {
 
 const Declare allocate("allocate", "kind", "uniform", "how many entries each head may keep");
 const Declare pyramid_beta("pyramid_beta", "number >= 1", "20",
@@ -140,7 +128,7 @@ Table<int64_t> by_layer(const AllocationRequest& request, const Rule& rule) {
 }
 
 struct Uniform : Allocate {
-  Uniform() : Allocate({"allocate", "uniform", "B for every head", ""}) {}
+  Uniform() : Allocate({"uniform", "B for every head", ""}) {}
   bool even() const override { return true; }
   bool nests(const Settings&) const override { return true; }
   Table<int64_t> budgets(const AllocationRequest& request) const override {
@@ -149,8 +137,7 @@ struct Uniform : Allocate {
 };
 
 struct Everything : Allocate {
-  Everything()
-      : Allocate({"allocate", "everything", "n for every head, whatever the budget", ""}) {}
+  Everything() : Allocate({"everything", "n for every head, whatever the budget", ""}) {}
   bool ignores_budget() const override { return true; }
   bool keeps_everything() const override { return true; }
   bool spends_budget() const override { return false; }
@@ -162,8 +149,8 @@ struct Everything : Allocate {
 /// Linear from the lowest layer to the highest, as SnapKV's window on top (PyramidKV Eq. 3).
 struct Pyramid : Allocate {
   Pyramid()
-      : Allocate({"allocate", "pyramid", "linearly less with depth, window on top", "PyramidKV",
-                  "pyramid_beta"}) {}
+      : Allocate(
+            {"pyramid", "linearly less with depth, window on top", "PyramidKV", "pyramid_beta"}) {}
   bool spends_budget() const override { return false; }
   Table<int64_t> budgets(const AllocationRequest& request) const override {
     const int64_t m = request.window;
@@ -185,8 +172,8 @@ struct Pyramid : Allocate {
 
 struct PyramidKvpress : Allocate {
   PyramidKvpress()
-      : Allocate({"allocate", "pyramid-kvpress", "kvpress's pyramid, window inside",
-                  "kvpress PyramidKVPress", "pyramid_beta"}) {}
+      : Allocate({"pyramid-kvpress", "kvpress's pyramid, window inside", "kvpress PyramidKVPress",
+                  "pyramid_beta"}) {}
   bool spends_budget() const override { return false; }
   Table<int64_t> budgets(const AllocationRequest& request) const override {
     const bool like_kvpress = rounds_like_kvpress(*request.settings);
@@ -214,7 +201,7 @@ struct PyramidKvpress : Allocate {
 
 struct Cosine : Allocate {
   Cosine()
-      : Allocate({"allocate", "cosine", "cosine profile over depth with the exact total",
+      : Allocate({"cosine", "cosine profile over depth with the exact total",
                   "PyramidInfer; KeepKV code", "cosine_floor"}) {}
   bool across_layers() const override { return true; }
   Table<int64_t> budgets(const AllocationRequest& request) const override {
@@ -253,9 +240,7 @@ struct Concentration : RowStatistic {
 };
 
 struct D2o : Allocate {
-  D2o()
-      : Allocate(
-            {"allocate", "d2o", "layers by how evenly their attention is spread", "D2O Eq. 4-5"}) {}
+  D2o() : Allocate({"d2o", "layers by how evenly their attention is spread", "D2O Eq. 4-5"}) {}
   bool needs_scores() const override { return true; }
   bool across_layers() const override { return true; }
   bool watches() const override { return true; }
@@ -330,8 +315,8 @@ struct Preference : RowStatistic {
 
 struct Cake : Allocate {
   Cake()
-      : Allocate({"allocate", "cake", "layers by entropy and variance of their attention",
-                  "CAKE Eq. 5", "cake_tau1 cake_tau2"}) {}
+      : Allocate({"cake", "layers by entropy and variance of their attention", "CAKE Eq. 5",
+                  "cake_tau1 cake_tau2"}) {}
   bool needs_scores() const override { return true; }
   bool across_layers() const override { return true; }
   bool watches() const override { return true; }
@@ -358,5 +343,4 @@ struct Cake : Allocate {
 const Register<Allocate, Uniform, Everything, Pyramid, PyramidKvpress, Cosine, D2o, Cake>
     registered;
 
-}  // namespace
 }  // namespace kvsim::stages::allocate::by_layer

@@ -2,7 +2,6 @@
 #include "sim/stages/stages.hpp"
 
 namespace kvsim::stages::allocate::from_table {
-namespace {
 
 const Declare table("table", "file or none", "none",
                     "text file, one row per model layer, one number per head");
@@ -25,7 +24,7 @@ struct TableAllocate : Allocate {
 
 struct Duo : TableAllocate {
   Duo()
-      : TableAllocate({"allocate", "duo", "heads of low gate keep sinks and recent, the others all",
+      : TableAllocate({"duo", "heads of low gate keep sinks and recent, the others all",
                        "DuoAttention", "table streaming_share", "the file `table`"}) {}
   bool across_layers() const override { return true; }
   Table<int64_t> budgets(const AllocationRequest& request) const override {
@@ -64,8 +63,8 @@ struct Duo : TableAllocate {
 
 struct FromTable : TableAllocate {
   FromTable()
-      : TableAllocate({"allocate", "table", "numbers of the file `table`, whatever the budget",
-                       "kvsim", "table", "the file `table`"}) {}
+      : TableAllocate({"table", "numbers of the file `table`, whatever the budget", "kvsim",
+                       "table", "the file `table`"}) {}
   bool ignores_budget() const override { return true; }
   Table<int64_t> budgets(const AllocationRequest& request) const override {
     const Table<double> rows = read(request);
@@ -100,8 +99,8 @@ double unit(Of of, std::span<const double> scores, const std::vector<uint32_t>& 
 
 struct Threshold : Allocate {
   Threshold()
-      : Allocate({"allocate", "threshold", "what exceeds a threshold, whatever the budget",
-                  "KVzap; kvsim", "threshold threshold_of allocate_score"}) {}
+      : Allocate({"threshold", "what exceeds a threshold, whatever the budget", "KVzap; kvsim",
+                  "threshold threshold_of allocate_score"}) {}
   bool needs_scores() const override { return true; }
   bool ignores_budget() const override { return true; }
   bool spends_budget() const override { return false; }
@@ -176,8 +175,8 @@ void lift_first(std::vector<LayerRanks>& layers) {
 
 struct CompositeTokens : Allocate {
   CompositeTokens()
-      : Allocate({"allocate", "composite",
-                  "layers compete with the mean over heads of the r-th best score", "KVCompose",
+      : Allocate({"composite", "layers compete with the mean over heads of the r-th best score",
+                  "KVCompose",
                   "ada_total allocate_score joint_depth joint_stream composite_first"}) {}
   bool needs_scores() const override { return true; }
   bool across_layers() const override { return true; }
@@ -217,5 +216,4 @@ struct CompositeTokens : Allocate {
 };
 const Register<Allocate, Duo, FromTable, Threshold, CompositeTokens> registered;
 
-}  // namespace
 }  // namespace kvsim::stages::allocate::from_table

@@ -1,18 +1,14 @@
 #include "sim/stages/allocate/allocate.hpp"
 #include "sim/stages/stages.hpp"
 
-namespace kvsim {
-namespace keys {
+namespace kvsim::keys {
 
 const Declare fair_scores("fair_scores", "local | default", "local",
                           "scores are computed anew inside each segment, or not");
 
-}  // namespace keys
-
-}  // namespace kvsim
+}  // namespace kvsim::keys
 
 namespace kvsim::stages::constrain::constrain {
-namespace {
 
 const Declare constrain("constrain", "kind", "none", "division of the budget over spans");
 const Declare fair_spans("fair_spans", "text spans", "all",
@@ -102,7 +98,7 @@ std::vector<int64_t> fair_shares(const Settings& settings, const ShareRequest& r
 
 struct Fair : Constrain {
   Fair()
-      : Constrain({"constrain", "fair", "budget by size of each segment, ranking inside it",
+      : Constrain({"fair", "budget by size of each segment, ranking inside it",
                    "Pitfalls Algorithm 1", "fair_spans fair_rounding fair_scores", "spans"}) {}
   std::vector<Range> segments(const Settings& settings, const std::vector<Span>& spans,
                               int64_t entries) const override {
@@ -116,8 +112,7 @@ struct Fair : Constrain {
 
 struct Debias : Constrain {
   Debias()
-      : Constrain({"constrain", "debias",
-                   "between the unconstrained and the fair division of two segments",
+      : Constrain({"debias", "between the unconstrained and the fair division of two segments",
                    "Pitfalls Appendix G", "fair_spans fair_rounding fair_scores debias_lambda",
                    "2 spans", "", "fair_spans=head+tail"}) {}
   bool compares_with_unconstrained(const Settings&) const override { return true; }
@@ -153,8 +148,7 @@ struct Debias : Constrain {
   }
   static int64_t floor_half(int64_t x) { return x >= 0 ? x / 2 : -((1 - x) / 2); }
 };
-const RegisterNone<Constrain> none("constrain", "one segment: the prompt");
+const RegisterNone<Constrain> none("one segment: the prompt");
 const Register<Constrain, Fair, Debias> registered;
 
-}  // namespace
 }  // namespace kvsim::stages::constrain::constrain

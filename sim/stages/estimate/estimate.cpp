@@ -1,7 +1,14 @@
 #include "sim/core/numbers.hpp"
 #include "sim/stages/stages.hpp"
 
-namespace kvsim {
+namespace kvsim::keys {
+
+const Declare estimate_window("estimate_window", "share >= 1 queries", "32",
+                              "newest queries that an estimate starts from");
+
+}  // namespace kvsim::keys
+
+namespace kvsim::stages::estimate::estimate {
 
 /// One value per line and slot, [lines][slots], with slots that come and go.
 template <class T>
@@ -24,18 +31,6 @@ class LineTable {
   T fill_;
   std::vector<std::vector<T>> lines_;
 };
-
-namespace keys {
-
-const Declare estimate_window("estimate_window", "share >= 1 queries", "32",
-                              "newest queries that an estimate starts from");
-
-}  // namespace keys
-
-}  // namespace kvsim
-
-namespace kvsim::stages::estimate::estimate {
-namespace {
 
 const Declare estimate_decay("estimate_decay", "number [0, 1)", "0.9",
                              "weight of the past in a moving average of scores");
@@ -89,8 +84,8 @@ struct MovingAverage : Estimates {
 /// queries; the true sum of the weights does.
 struct Ema : ScoreEstimate {
   Ema()
-      : ScoreEstimate({"score_estimate", "ema", "moving average of scores over its weights",
-                       "KeepKV Eq. 8", "estimate_decay estimate_window", "queries n-1-w..n-1"}) {}
+      : ScoreEstimate({"ema", "moving average of scores over its weights", "KeepKV Eq. 8",
+                       "estimate_decay estimate_window", "queries n-1-w..n-1"}) {}
   int64_t rows(const Settings& settings, int64_t budget) const override {
     return std::max<int64_t>(1, settings.share(keys::estimate_window, budget)) + 1;
   }
@@ -143,9 +138,7 @@ struct WindowAverage : Estimates {
 };
 
 struct Last : ScoreEstimate {
-  Last()
-      : ScoreEstimate(
-            {"score_estimate", "last", "the newest query's score", "kvsim", "", "query n-1"}) {}
+  Last() : ScoreEstimate({"last", "the newest query's score", "kvsim", "", "query n-1"}) {}
   int64_t rows(const Settings&, int64_t) const override { return 1; }
   std::unique_ptr<Estimates> start(const Settings&, int64_t, int lines,
                                    int64_t slots) const override {
@@ -159,8 +152,8 @@ int64_t window_of(const Settings& settings, int64_t budget) {
 
 struct WindowMean : ScoreEstimate {
   WindowMean()
-      : ScoreEstimate({"score_estimate", "window-mean", "mean of the newest scores",
-                       "KeepKV repository", "estimate_window", "the last w queries"}) {}
+      : ScoreEstimate({"window-mean", "mean of the newest scores", "KeepKV repository",
+                       "estimate_window", "the last w queries"}) {}
   int64_t rows(const Settings& settings, int64_t budget) const override {
     return window_of(settings, budget);
   }
@@ -171,5 +164,4 @@ struct WindowMean : ScoreEstimate {
 };
 const Register<ScoreEstimate, Last, Ema, WindowMean> registered;
 
-}  // namespace
 }  // namespace kvsim::stages::estimate::estimate

@@ -2,7 +2,6 @@
 #include "sim/stages/stages.hpp"
 
 namespace kvsim::stages::group::group {
-namespace {
 
 const Declare group("group", "kind", "mean", "how the query heads of a KV head become one",
                     only_with({"indicator", [](const Kind& kind) {
@@ -21,7 +20,7 @@ void add_mean(int index, int count, std::span<const double> head, std::span<doub
 
 struct NoGroup : Group {
   NoGroup()
-      : Group({"group", "none", "every query head for itself (granularity=query)", "", "", "", "",
+      : Group({"none", "every query head for itself (granularity=query)", "", "", "", "",
                "granularity=query"}) {}
   GroupSpan span() const override { return GroupSpan::head; }
   bool at_each_step() const override { return true; }
@@ -31,7 +30,7 @@ struct NoGroup : Group {
 };
 
 struct GroupMean : Group {
-  GroupMean() : Group({"group", "mean", "mean over the group", "SnapKV in kvpress"}) {}
+  GroupMean() : Group({"mean", "mean over the group", "SnapKV in kvpress"}) {}
   void add(int index, int count, std::span<const double> head,
            std::span<double> out) const override {
     add_mean(index, count, head, out);
@@ -39,7 +38,7 @@ struct GroupMean : Group {
 };
 
 struct GroupMax : Group {
-  GroupMax() : Group({"group", "max", "maximum over the group", "DefensiveKV footnote 1"}) {}
+  GroupMax() : Group({"max", "maximum over the group", "DefensiveKV footnote 1"}) {}
   bool linear() const override { return false; }
   void add(int index, int, std::span<const double> head, std::span<double> out) const override {
     for (size_t c = 0; c < out.size(); ++c)
@@ -48,7 +47,7 @@ struct GroupMax : Group {
 };
 
 struct GroupSum : Group {
-  GroupSum() : Group({"group", "sum", "sum over the group", ""}) {}
+  GroupSum() : Group({"sum", "sum over the group", ""}) {}
   bool at_each_step() const override { return true; }
   void add(int index, int, std::span<const double> head, std::span<double> out) const override {
     add_sum(index, head, out);
@@ -57,8 +56,8 @@ struct GroupSum : Group {
 
 struct GroupRms : Group {
   GroupRms()
-      : Group({"group", "root-mean-square", "root of the mean square over the group",
-               "Attention Matching"}) {}
+      : Group(
+            {"root-mean-square", "root of the mean square over the group", "Attention Matching"}) {}
   bool linear() const override { return false; }
   void add(int index, int count, std::span<const double> head,
            std::span<double> out) const override {
@@ -69,7 +68,7 @@ struct GroupRms : Group {
 };
 
 struct LayerMean : Group {
-  LayerMean() : Group({"group", "layer-mean", "mean over all query heads of the layer", "TOVA"}) {}
+  LayerMean() : Group({"layer-mean", "mean over all query heads of the layer", "TOVA"}) {}
   GroupSpan span() const override { return GroupSpan::layer; }
   void add(int index, int count, std::span<const double> head,
            std::span<double> out) const override {
@@ -78,5 +77,4 @@ struct LayerMean : Group {
 };
 const Register<Group, NoGroup, GroupMean, GroupMax, GroupSum, GroupRms, LayerMean> registered;
 
-}  // namespace
 }  // namespace kvsim::stages::group::group

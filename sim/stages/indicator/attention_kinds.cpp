@@ -4,7 +4,6 @@
 #include "sim/stages/stages.hpp"
 
 namespace kvsim::stages::indicator::attention_kinds {
-namespace {
 
 using Rows = std::unique_ptr<IndicatorRows>;
 
@@ -37,9 +36,8 @@ struct AttentionRows : IndicatorRows, SummedRows {
   int group_size_ = 1;
 };
 
-class Attention : public RowIndicator, public ScoresSlotRows {
- public:
-  Attention() : RowIndicator({"indicator", "attention", "softmax attention A", "SnapKV"}) {}
+struct Attention : RowIndicator, ScoresSlotRows {
+  Attention() : RowIndicator({"attention", "softmax attention A", "SnapKV"}) {}
   Rows rows(LayerWork&, const Settings&, const Segment&) const override {
     return std::make_unique<AttentionRows>();
   }
@@ -54,18 +52,15 @@ const Table<float>& importance_weights(LayerWork& work, const Settings& settings
                                                                       : Norm::l1);
 }
 
-class Importance : public RowIndicator, public ScoresSteps {
- public:
-  Importance()
-      : RowIndicator({"indicator", "importance", "A * ||v_i W^h||_1", "DefensiveKV 3.1"}) {}
+struct Importance : RowIndicator, ScoresSteps {
+  Importance() : RowIndicator({"importance", "A * ||v_i W^h||_1", "DefensiveKV 3.1"}) {}
   Rows rows(LayerWork& work, const Settings& settings, const Segment&) const override {
     return std::make_unique<AttentionRows>(importance_weights(work, settings));
   }
 };
 
 struct AttentionValue : RowIndicator {
-  AttentionValue()
-      : RowIndicator({"indicator", "attention-value", "A * ||v_i||_2", "ReST-KV Table 12"}) {}
+  AttentionValue() : RowIndicator({"attention-value", "A * ||v_i||_2", "ReST-KV Table 12"}) {}
   Rows rows(LayerWork& work, const Settings&, const Segment&) const override {
     return std::make_unique<AttentionRows>(work.value_norms(Norm::l2), work.group_size());
   }
@@ -100,11 +95,10 @@ struct BelowMeanRows : IndicatorRows, SummedRows {
   int64_t first_visible_;  // 0, or the start of a segment that scores on its own
 };
 
-class BelowMean : public RowIndicator, public ScoresSlotRows {
- public:
+struct BelowMean : RowIndicator, ScoresSlotRows {
   BelowMean()
-      : RowIndicator({"indicator", "below-mean",
-                      "-1 where A < 1/(number of visible entries), else 0", "Scissorhands"}) {}
+      : RowIndicator(
+            {"below-mean", "-1 where A < 1/(number of visible entries), else 0", "Scissorhands"}) {}
   Rows rows(LayerWork&, const Settings&, const Segment& segment) const override {
     return std::make_unique<BelowMeanRows>(segment.range.begin);
   }
@@ -131,9 +125,8 @@ struct ExpLogitRows : IndicatorRows {
 
 struct ExpLogit : RowIndicator {
   ExpLogit()
-      : RowIndicator(
-            {"indicator", "exp-logit", "exp(logit - the head's largest over J x C)", "KeepKV code"},
-            {.logits = true, .probes = Probes::refused}) {}
+      : RowIndicator({"exp-logit", "exp(logit - the head's largest over J x C)", "KeepKV code"},
+                     {.logits = true, .probes = Probes::refused}) {}
   Rows rows(LayerWork& work, const Settings& settings, const Segment& segment) const override {
     std::vector<double> largest(work.query_heads(), -INFINITY);
     const bool ahead = chosen<Queries>(settings).looks_ahead();
@@ -185,8 +178,8 @@ struct ShareRows : IndicatorRows, SummedRows {
 
 struct ImportanceShare : RowIndicator {
   ImportanceShare()
-      : RowIndicator({"indicator", "importance-share",
-                      "importance / the layer's total of that query", "kvsim; DefensiveKV 3.1"},
+      : RowIndicator({"importance-share", "importance / the layer's total of that query",
+                      "kvsim; DefensiveKV 3.1"},
                      {.probes = Probes::refused}) {}
   Rows rows(LayerWork& work, const Settings& settings, const Segment& segment) const override {
     using Row = Eigen::Map<const Eigen::ArrayXf>;
@@ -211,5 +204,4 @@ const Register<Indicator, Attention, Importance, AttentionValue, BelowMean, ExpL
                ImportanceShare>
     registered;
 
-}  // namespace
 }  // namespace kvsim::stages::indicator::attention_kinds

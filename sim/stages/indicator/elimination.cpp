@@ -4,7 +4,6 @@
 #include "sim/stages/stages.hpp"
 
 namespace kvsim::stages::indicator::elimination {
-namespace {
 
 using Rows = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
@@ -209,7 +208,7 @@ class Removal {
 struct Elimination : ObservedIndicator {
   Elimination()
       : ObservedIndicator(
-            {"indicator", "elimination",
+            {"elimination",
              "what the output loses when entries go one after the other, the least first",
              "kvsim, after ReST-KV Eq. 7"},
             Axes::group, {.outputs = true, .takes_future = true, .cost = 60}) {}
@@ -277,5 +276,4 @@ struct Elimination : ObservedIndicator {
 };
 const Register<Indicator, Elimination> registered;
 
-}  // namespace
 }  // namespace kvsim::stages::indicator::elimination

@@ -5,14 +5,12 @@
 #include "sim/stages/stages.hpp"
 
 namespace kvsim::stages::indicator::entry_kinds {
-namespace {
 
 const Declare indicator("indicator", "kind", "attention", "what is measured of an entry");
 const Declare scores("scores", "file or none", "none", "HDF5 file with layers/<l>/score");
 
-class Position : public EntryIndicator, public ScoresByPosition, public ScoresSlots {
- public:
-  Position() : EntryIndicator({"indicator", "position", "i: the newest entries", "StreamingLLM"}) {}
+struct Position : EntryIndicator, ScoresByPosition, ScoresSlots {
+  Position() : EntryIndicator({"position", "i: the newest entries", "StreamingLLM"}) {}
   Table<double> entries(const EntryRequest& request) const override {
     Table<double> x(request.owners(), request.work.entries());
     for (int64_t owner = 0; owner < x.rows(); ++owner)
@@ -24,10 +22,8 @@ class Position : public EntryIndicator, public ScoresByPosition, public ScoresSl
   }
 };
 
-class Random : public EntryIndicator, public ScoresSlots {
- public:
-  Random()
-      : EntryIndicator({"indicator", "random", "uniform draw u(seed, layer, head, i)", "kvsim"}) {}
+struct Random : EntryIndicator, ScoresSlots {
+  Random() : EntryIndicator({"random", "uniform draw u(seed, layer, head, i)", "kvsim"}) {}
   Table<double> entries(const EntryRequest& request) const override {
     Table<double> x(request.owners(), request.work.entries());
     for (int64_t owner = 0; owner < x.rows(); ++owner)
@@ -85,9 +81,8 @@ Table<double> per_kv_head(const EntryRequest& request, const Score& score) {
   return x;
 }
 
-class KeyNorm : public EntryIndicator, public ScoresSlots {
- public:
-  KeyNorm() : EntryIndicator({"indicator", "key-norm", "-||k_i||_2", "Knorm"}) {}
+struct KeyNorm : EntryIndicator, ScoresSlots {
+  KeyNorm() : EntryIndicator({"key-norm", "-||k_i||_2", "Knorm"}) {}
   Table<double> entries(const EntryRequest& request) const override {
     return per_kv_head(request, [&](int kv, std::span<double> out) {
       for_each_key(request.work, kv,
@@ -99,8 +94,8 @@ class KeyNorm : public EntryIndicator, public ScoresSlots {
 
 struct KeyDifference : EntryIndicator {
   KeyDifference()
-      : EntryIndicator({"indicator", "key-difference",
-                        "-cos(k_i, mean direction of all prompt keys)", "KeyDiff"}) {}
+      : EntryIndicator(
+            {"key-difference", "-cos(k_i, mean direction of all prompt keys)", "KeyDiff"}) {}
   Table<double> entries(const EntryRequest& request) const override {
     return per_kv_head(request, [&](int kv, std::span<double> out) {
       const auto entries = static_cast<double>(request.work.entries());
@@ -124,8 +119,8 @@ struct KeyDifference : EntryIndicator {
 
 struct External : EntryIndicator, ReadsFiles {
   External()
-      : EntryIndicator({"indicator", "external", "read from the HDF5 file `scores`", "kvsim",
-                        "scores", "the file `scores`"}) {}
+      : EntryIndicator({"external", "read from the HDF5 file `scores`", "kvsim", "scores",
+                        "the file `scores`"}) {}
   void check_files(const Settings& settings, const SideFiles& files, int layer, int64_t owners,
                    int64_t entries) const override {
     if (!settings.is_none(scores)) files.scores(settings.text(scores), layer, owners, entries);
@@ -156,7 +151,7 @@ std::vector<double> block_shares(const Table<float>& vectors) {
 
 struct Cur : EntryIndicator {
   Cur()
-      : EntryIndicator({"indicator", "cur",
+      : EntryIndicator({"cur",
                         "product of key's and value's shares in the squared norms of their block",
                         "CurDKV; kvpress CURPress"}) {}
   Table<double> entries(const EntryRequest& request) const override {
@@ -213,7 +208,7 @@ void write_ranks(const std::vector<double>& score, std::span<double> out) {
 
 struct Lag : EntryIndicator {
   Lag()
-      : EntryIndicator({"indicator", "lag",
+      : EntryIndicator({"lag",
                         "rank of the spread of keys and values, scaled by the following block",
                         "LagKV", "lag_block sinks"}) {}
 
@@ -245,5 +240,4 @@ struct Lag : EntryIndicator {
 
 const Register<Indicator, Position, Random, KeyNorm, KeyDifference, External, Cur, Lag> registered;
 
-}  // namespace
 }  // namespace kvsim::stages::indicator::entry_kinds

@@ -2,7 +2,6 @@
 #include "sim/backend/backend.hpp"
 #include "sim/core/prelude.hpp"
 #include "sim/stages/kind.hpp"
-#include "sim/stages/scored_layer.hpp"
 
 namespace kvsim {
 
@@ -17,10 +16,14 @@ enum class Axes {
 inline bool has_rows(Axes axes) { return axes == Axes::head_row || axes == Axes::group_row; }
 inline bool has_query_heads(Axes axes) { return axes == Axes::head || axes == Axes::head_row; }
 
+/// Something that not all indicators, or rows of them, can do.
+struct Capability {
+  virtual ~Capability() = default;
+};
+
 /// Turns rows of attention into rows of the indicator, for one layer and one segment. Rows may be
 /// StoredRows, SummedRows and AggregatedRows beside that.
-class IndicatorRows {
- public:
+struct IndicatorRows {
   virtual ~IndicatorRows() = default;
   /// Called once per attention block, before any row() of it; not in parallel with row().
   virtual void start(const AttentionBlock&) {}
@@ -51,9 +54,7 @@ class StoredRows : public IndicatorRows {
 };
 
 /// Rows whose weighted sum the backend makes without showing any of them.
-class SummedRows {
- public:
-  virtual ~SummedRows() = default;
+struct SummedRows : Capability {
   /// The backend's sum of the rows at these positions with these weights, one for each; here of
   /// attention itself.
   virtual AttentionSum sum(std::span<const int64_t> /*positions*/,
@@ -67,8 +68,7 @@ class SummedRows {
 };
 
 /// Rows that are attention until they are aggregated over the queries (`order` starts with a).
-class AggregatedRows : public IndicatorRows {
- public:
+struct AggregatedRows : IndicatorRows {
   void row(const AttentionBlock& block, int head, int64_t row, Range candidates,
            std::span<double> out) const final {
     const float* a = block.attention_row(head, row) + candidates.begin;
@@ -111,8 +111,7 @@ struct SlotsToScore {
 };
 
 /// Scores the slots of one owner anew at every compression, from the queries that came so far.
-class SlotScorer {
- public:
+struct SlotScorer {
   virtual ~SlotScorer() = default;
   /// A query of head x of the owner's, as the trace stores it.
   virtual void see(int x, std::span<const float> query, int64_t position) = 0;
@@ -121,8 +120,7 @@ class SlotScorer {
 };
 
 /// Scores what a query of a later step may read of the prompt (schedule=reads).
-class StepScorer {
- public:
+struct StepScorer {
   virtual ~StepScorer() = default;
   /// The scores that follow are of owners of this KV head. Not in parallel with score().
   virtual void start(int kv_head) = 0;
@@ -147,9 +145,8 @@ struct QueryUse {
 /// Number that is measured per query head, observing query and entry (policies.md 5.2). A kind is
 /// an EntryIndicator, an ObservedIndicator or a RowIndicator; beside that it may have some of the
 /// capabilities below, which are asked for by as().
-class Indicator : public Kind {
+class Indicator : public NestingKind {
  public:
-  bool nests(const Settings&) const override { return true; }  // sees no budget
   Axes axes() const { return axes_; }
   const QueryUse& use() const { return use_; }
   bool sees_all() const { return use_.sees_all || use_.moves_queries; }
@@ -162,7 +159,7 @@ class Indicator : public Kind {
 
  protected:
   Indicator(KindInfo info, Axes axes, QueryUse use)
-      : Kind(std::move(info)), axes_(axes), use_(use) {}
+      : NestingKind("indicator", std::move(info)), axes_(axes), use_(use) {}
 
  private:
   Axes axes_;
@@ -170,24 +167,21 @@ class Indicator : public Kind {
 };
 
 /// Scores entries by what they are, without any query.
-class EntryIndicator : public Indicator {
- public:
+struct EntryIndicator : Indicator {
   explicit EntryIndicator(KindInfo info) : Indicator(std::move(info), Axes::entry, {}) {}
   /// Scores [owners][n], equal for every segment.
   virtual Table<double> entries(const EntryRequest&) const = 0;
 };
 
 /// Scores entries by all observing queries at once: Axes::head or Axes::group.
-class ObservedIndicator : public Indicator {
- public:
+struct ObservedIndicator : Indicator {
   using Indicator::Indicator;
   /// Scores [heads or groups][candidates] of one segment.
   virtual Table<double> observed(const EntryRequest&, const Segment&) const = 0;
 };
 
 /// Has a row of numbers for every observing query: Axes::head_row or Axes::group_row.
-class RowIndicator : public Indicator {
- public:
+struct RowIndicator : Indicator {
   explicit RowIndicator(KindInfo info, QueryUse use = {}, Axes axes = Axes::head_row)
       : Indicator(std::move(info), axes, use) {}
   /// Transformation of rows of attention.
@@ -198,51 +192,33 @@ class RowIndicator : public Indicator {
 // Capabilities.
 
 /// The score is where an entry stands.
-class ScoresByPosition {
- public:
-  virtual ~ScoresByPosition() = default;
-};
+struct ScoresByPosition : Capability {};
 /// Reads the files that it names, so that what is wrong with them is said before any work.
-class ReadsFiles {
- public:
-  virtual ~ReadsFiles() = default;
+struct ReadsFiles : Capability {
   virtual void check_files(const Settings&, const SideFiles&, int layer, int64_t owners,
                            int64_t entries) const = 0;
 };
 /// Scores may depend on the share that is dropped.
-class FollowsBudget {
- public:
-  virtual ~FollowsBudget() = default;
+struct FollowsBudget : Capability {
   virtual bool follows_budget(const Settings&) const = 0;
 };
 /// Its rows are AggregatedRows: needs order=asg or ags.
-class AggregatesFirst {
- public:
-  virtual ~AggregatesFirst() = default;
-};
+struct AggregatesFirst : Capability {};
 /// Asks more of a probe than its queries.
-class AsksProbe {
- public:
-  virtual ~AsksProbe() = default;
+struct AsksProbe : Capability {
   /// Names what is missing, or "".
   virtual std::string probe_fault(const Settings&, const ProbeInfo&) const = 0;
 };
 /// schedule=decode: turns one query's attention over the slots present into a row.
-class ScoresSlotRows {
- public:
-  virtual ~ScoresSlotRows() = default;
+struct ScoresSlotRows : Capability {
   virtual void slot_row(std::span<const double> attention, std::span<double> out) const = 0;
 };
 /// schedule=decode: scores a slot by what it is.
-class ScoresSlots {
- public:
-  virtual ~ScoresSlots() = default;
+struct ScoresSlots : Capability {
   virtual double slot_score(const SlotToScore& slot) const = 0;
 };
 /// schedule=decode: scores slots by all queries so far, for an owner of so many heads (Axes::head).
-class FollowsQueries {
- public:
-  virtual ~FollowsQueries() = default;
+struct FollowsQueries : Capability {
   virtual std::unique_ptr<SlotScorer> follow_queries(const LayerWork&, const Settings&,
                                                      int heads) const = 0;
 };
@@ -251,9 +227,7 @@ inline bool scores_slots(const Indicator& kind) {
 }
 
 /// schedule=per-step and reads: means something where every later step chooses its set.
-class ScoresSteps {
- public:
-  virtual ~ScoresSteps() = default;
+struct ScoresSteps : Capability {
   virtual bool nowhere_else() const { return false; }
   /// Null: a step chooses by the importance that is measured.
   virtual std::unique_ptr<StepScorer> step_scorer(const LayerWork&, const Settings&) const {

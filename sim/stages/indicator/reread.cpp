@@ -2,7 +2,6 @@
 #include "sim/stages/indicator/indicator.hpp"
 
 namespace kvsim::stages::indicator::reread {
-namespace {
 
 enum class RereadNorm { none, input, residual, gradient };  // in the order of the words
 const Declare reread_norm("reread_norm", "none | input | residual | gradient", "none",
@@ -93,7 +92,7 @@ struct RereadRows : StoredRows {
 struct Reread : RowIndicator, AsksProbe {
   Reread()
       : RowIndicator(
-            {"indicator", "reread",
+            {"reread",
              "attention of a probe's query over the sinks, what its part reads again, and its part",
              "KVzip 3.2", "reread_norm unread sinks", "a probe whose parts read the prompt again",
              "", "queries=probe"},
@@ -113,13 +112,6 @@ struct Reread : RowIndicator, AsksProbe {
     return std::make_unique<RereadRows>(work, settings, segment);
   }
 };
-const Register<Indicator, Reread> registered;
-
-}  // namespace
-}  // namespace kvsim::stages::indicator::reread
-
-namespace kvsim::stages::indicator {
-namespace {
 
 /// Rows of queries that attend to the whole prompt, later entries included.
 struct WholePromptRows : StoredRows {
@@ -156,12 +148,6 @@ struct WholePromptRows : StoredRows {
   Buffer<float> attention_;  // [heads][rows][n]
 };
 
-}  // namespace
-}  // namespace kvsim::stages::indicator
-
-namespace kvsim::stages::indicator::unmasked_attention {
-namespace {
-
 /// Attention of a query to the whole prompt and nothing else.
 struct UnmaskedRows : WholePromptRows {
   using WholePromptRows::WholePromptRows;
@@ -185,7 +171,7 @@ struct UnmaskedRows : WholePromptRows {
 
 struct UnmaskedAttention : RowIndicator {
   UnmaskedAttention()
-      : RowIndicator({"indicator", "unmasked-attention",
+      : RowIndicator({"unmasked-attention",
                       "attention of the query to the whole prompt, entries after it included",
                       "Attention Matching repository"},
                      {.sees_all = true, .probes = Probes::refused, .cost = 1}) {}
@@ -194,13 +180,6 @@ struct UnmaskedAttention : RowIndicator {
     return std::make_unique<UnmaskedRows>(work, segment.candidates);
   }
 };
-const Register<Indicator, UnmaskedAttention> registered;
-
-}  // namespace
-}  // namespace kvsim::stages::indicator::unmasked_attention
-
-namespace kvsim::stages::indicator::rehearsal {
-namespace {
 
 const Declare rehearsal_steps("rehearsal_steps", "count >= 1 tokens", "128",
                               "length of the pieces that stand in for what follows",
@@ -294,16 +273,15 @@ struct RehearsalRows : WholePromptRows {
 
 struct Rehearsal : RowIndicator {
   Rehearsal()
-      : RowIndicator({"indicator", "rehearsal",
-                      "attention of the query moved behind the prompt, with its own piece", "kvsim",
-                      "rehearsal_steps rehearsal_norm", "rope/inv_freq"},
-                     {.logits = true, .moves_queries = true}) {}
+      : RowIndicator(
+            {"rehearsal", "attention of the query moved behind the prompt, with its own piece",
+             "kvsim", "rehearsal_steps rehearsal_norm", "rope/inv_freq"},
+            {.logits = true, .moves_queries = true}) {}
   std::unique_ptr<IndicatorRows> rows(LayerWork& work, const Settings& settings,
                                       const Segment& segment) const override {
     return std::make_unique<RehearsalRows>(work, segment.candidates, settings);
   }
 };
-const Register<Indicator, Rehearsal> registered;
+const Register<Indicator, Reread, UnmaskedAttention, Rehearsal> registered;
 
-}  // namespace
-}  // namespace kvsim::stages::indicator::rehearsal
+}  // namespace kvsim::stages::indicator::reread

@@ -4,7 +4,6 @@
 #include "sim/stages/stages.hpp"
 
 namespace kvsim::stages::indicator::step_readers {
-namespace {
 
 const Declare read_channels("read_channels", "count >= 1 channels", "32",
                             "channels of a query that estimate its logits", tested("2 5"));
@@ -193,9 +192,8 @@ struct Reader : EntryIndicator, ScoresSteps {
 
 struct PageBound : Reader<Pages> {
   PageBound()
-      : Reader({"indicator", "page-bound",
-                "the most that q.k can be for a key of the entry's block", "Quest", "", "",
-                kNoReference, kTest}) {}
+      : Reader({"page-bound", "the most that q.k can be for a key of the entry's block", "Quest",
+                "", "", kNoReference, kTest}) {}
   double bytes_per_slot(const Settings& settings, int64_t key_dim,
                         int64_t element_bytes) const override {
     const int64_t size = settings.count(keys::block);
@@ -206,9 +204,8 @@ struct PageBound : Reader<Pages> {
 
 struct LargestChannels : Reader<Channels> {
   LargestChannels()
-      : Reader({"indicator", "largest-channels",
-                "attention by the channels in which a step's query is largest", "SparQ",
-                "read_channels", "", kNoReference, kTest}) {}
+      : Reader({"largest-channels", "attention by the channels in which a step's query is largest",
+                "SparQ", "read_channels", "", kNoReference, kTest}) {}
   /// Keys lie there once more, channel by channel.
   double bytes_per_slot(const Settings&, int64_t key_dim, int64_t element_bytes) const override {
     return static_cast<double>(key_dim * element_bytes);
@@ -217,7 +214,7 @@ struct LargestChannels : Reader<Channels> {
 
 struct KeyCodes : Reader<Codes> {
   KeyCodes()
-      : Reader({"indicator", "key-codes", "attention by keys whose parts are codes", "PQCache",
+      : Reader({"key-codes", "attention by keys whose parts are codes", "PQCache",
                 "code_parts code_bits", "", kNoReference, kTest}) {}
   double bytes_per_slot(const Settings& settings, int64_t, int64_t) const override {
     return static_cast<double>(settings.count(code_parts) * settings.count(code_bits)) / 8;
@@ -225,5 +222,4 @@ struct KeyCodes : Reader<Codes> {
 };
 const Register<Indicator, PageBound, LargestChannels, KeyCodes> registered;
 
-}  // namespace
 }  // namespace kvsim::stages::indicator::step_readers

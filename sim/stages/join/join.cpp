@@ -2,7 +2,6 @@
 #include "sim/stages/stages.hpp"
 
 namespace kvsim::stages::join::join {
-namespace {
 
 constexpr KindCondition prompt_observes = {"queries",
                                            [](const Kind& kind) {
@@ -16,8 +15,7 @@ const Declare join("join", "kind", "none",
 /// Base of the kinds that need a probe.
 struct Both : Join {
   Both(const char* name, const char* meaning, std::vector<std::string> keys)
-      : Join({"join", name, meaning, "kvsim", with_probe(std::move(keys)),
-              "a probe of that name"}) {}
+      : Join({name, meaning, "kvsim", with_probe(std::move(keys)), "a probe of that name"}) {}
   bool goes_on() const override { return false; }
 
  private:
@@ -40,7 +38,7 @@ struct LargerOfBoth : Both {
   LargerOfBoth() : Both("max", "the larger of both aggregates", {}) {}
   double join(const Settings&, double a, double b) const override { return std::max(a, b); }
 };
-const RegisterNone<Join> none("join", "they do not");
+const RegisterNone<Join> none("they do not");
 const Register<Join, PowerMeanOfBoth, LargerOfBoth> registered;
 
 struct Joined : Aggregation {
@@ -68,7 +66,6 @@ struct Joined : Aggregation {
   int64_t rows_;
 };
 
-}  // namespace
 }  // namespace kvsim::stages::join::join
 
 namespace kvsim {

@@ -1,7 +1,6 @@
 #include "sim/stages/stages.hpp"
 
 namespace kvsim::stages::memory::memory {
-namespace {
 
 const Declare memory("memory", "kind", "none", "what earlier compressions said of a slot");
 const Declare memory_decay("memory_decay", "number [0, 1]", "0.8",
@@ -9,7 +8,7 @@ const Declare memory_decay("memory_decay", "number [0, 1]", "0.8",
 
 struct DecayedMax : Memory {
   DecayedMax()
-      : Memory({"memory", "decayed-max",
+      : Memory({"decayed-max",
                 "scores over the head's largest; the larger of now and of before, decayed",
                 "G-KV repository", "memory_decay"}) {}
   void level(std::span<double> scores) const override {
@@ -21,8 +20,7 @@ struct DecayedMax : Memory {
     return std::max(settings.real(memory_decay) * remembered, now);
   }
 };
-const RegisterNone<Memory> none("memory", "every compression scores anew");
+const RegisterNone<Memory> none("every compression scores anew");
 const Register<Memory, DecayedMax> registered;
 
-}  // namespace
 }  // namespace kvsim::stages::memory::memory

@@ -2,7 +2,6 @@
 #include "sim/stages/merge/merge.hpp"
 
 namespace kvsim::stages::merge::keepkv {
-namespace {
 
 constexpr double kLeastLevel = 1e-6;  // |mean logit| below which Eq. 7 divides by nothing
 
@@ -36,21 +35,13 @@ void merge_pair(MergeOwner& owner, int64_t from, int64_t into) {
 
 struct KeepKv : Merge {
   KeepKv()
-      : Merge({"merge", "keepkv", "mean by score and votes, key scaled to keep the mass",
-               "KeepKV Eq. 7", "merge_threshold merge_order score_estimate",
-               "a layer without softcap"}) {}
+      : Merge({"keepkv", "mean by score and votes, key scaled to keep the mass", "KeepKV Eq. 7",
+               "merge_threshold merge_order score_estimate", "a layer without softcap"}) {}
   std::vector<std::string> votes() const override { return {"count"}; }
   EstimateLines estimates() const override { return EstimateLines::mean_query; }
   std::vector<std::string> bounds(int) const override { return {"paper", "scale"}; }
 
-  void apply(MergeRequest& request) const override {
-    const double threshold = request.settings->real(keys::merge_threshold);
-    const auto targets = nearest_kept(request);
-    for (size_t o = 0; o < targets.size(); ++o)
-      for (size_t x = 0; x < targets[o].size(); ++x)
-        if (targets[o][x].slot >= 0 && targets[o][x].cosine > threshold)
-          merge_pair(request.owners[o], request.owners[o].evicted[x], targets[o][x].slot);
-  }
+  void apply(MergeRequest& request) const override { merge_pairs(request, merge_pair); }
 };
 
 /// Merges the pairs of one owner. Every query head keeps the mass of the pair at its own estimate
@@ -107,7 +98,7 @@ class BiasMerge {
 
 struct KeepKvBias : Merge {
   KeepKvBias()
-      : Merge({"merge", "keepkv-bias", "mean by score, mass kept by a bias per query head", "kvsim",
+      : Merge({"keepkv-bias", "mean by score, mass kept by a bias per query head", "kvsim",
                "merge_threshold merge_order score_estimate", "a layer without softcap"}) {}
   std::vector<std::string> votes() const override { return {"bias"}; }
   EstimateLines estimates() const override { return EstimateLines::every_head; }
@@ -152,9 +143,8 @@ void merge_as_coded(MergeOwner& owner, int64_t from, int64_t into) {
 
 struct KeepKvCode : Merge {
   KeepKvCode()
-      : Merge({"merge", "keepkv-code", "mean by score and votes, key not scaled",
-               "KeepKV repository", "merge_threshold merge_order score_estimate",
-               "a layer without softcap"}) {}
+      : Merge({"keepkv-code", "mean by score and votes, key not scaled", "KeepKV repository",
+               "merge_threshold merge_order score_estimate", "a layer without softcap"}) {}
   std::vector<std::string> votes() const override { return {"count"}; }
   EstimateLines estimates() const override { return EstimateLines::mean_query; }
 
@@ -169,5 +159,4 @@ struct KeepKvCode : Merge {
 };
 const Register<Merge, KeepKv, KeepKvBias, KeepKvCode> registered;
 
-}  // namespace
 }  // namespace kvsim::stages::merge::keepkv

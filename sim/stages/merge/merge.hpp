@@ -3,6 +3,10 @@
 
 namespace kvsim {
 
+namespace keys {
+extern const Declare merge_threshold, merge_order;
+}  // namespace keys
+
 /// Cache of one owner (a KV head, or a query head with granularity=query): slots in ascending
 /// position. A slot is one entry until others are merged into it. Keys and values lie in rows, as
 /// many as there are slots, in any order: where slots leave, the last rows fill the gaps.
@@ -41,22 +45,77 @@ class SlotCache {
     return members(slot).empty() ? 1.0 : static_cast<double>(members(slot).size());
   }
   /// The entries of `from` now belong to `into`; `from` stays until it is erased.
-  void absorb(int64_t from, int64_t into);
+  void absorb(int64_t from, int64_t into) {
+    const auto listed = [this](int64_t slot) {
+      const auto& entries = members(slot);
+      return entries.empty() ? std::vector<uint32_t>{static_cast<uint32_t>(position(slot))}
+                             : entries;
+    };
+    const std::vector<uint32_t> a = listed(from);
+    const std::vector<uint32_t> b = listed(into);
+    std::vector<uint32_t> all;
+    all.reserve(a.size() + b.size());
+    std::ranges::merge(a, b, std::back_inserter(all));
+    members_[into] = std::move(all);
+  }
 
   /// b^h of the slot for head x of the owner's; 0 until first set.
   double bias(int64_t slot, int x) const { return bias_.empty() ? 0 : bias_[slot * heads_ + x]; }
-  void set_bias(int64_t slot, int x, double bias);
+  void set_bias(int64_t slot, int x, double bias) {
+    if (bias_.empty()) bias_.assign(size() * heads_, 0.0);
+    bias_[slot * heads_ + x] = bias;
+  }
 
   Estimates* estimates() const { return estimates_.get(); }  ///< null: nobody asked for any
   void estimate_with(std::unique_ptr<Estimates> estimates) { estimates_ = std::move(estimates); }
 
-  void reserve(int64_t slots);
-  void append(int64_t position);               ///< key and value are the caller's to write
-  void erase(std::span<const int64_t> slots);  ///< ascending
+  void reserve(int64_t slots) {
+    const auto count = static_cast<size_t>(slots);
+    position_.reserve(count);
+    row_.reserve(count);
+    k_.reserve(count * width(key_dim_));
+    v_.reserve(count * width(value_dim_));
+    members_.reserve(count);
+  }
+  /// key and value are the caller's to write
+  void append(int64_t position) {
+    row_.push_back(size());
+    position_.push_back(position);
+    k_.resize(k_.size() + width(key_dim_));
+    v_.resize(v_.size() + width(value_dim_));
+    members_.emplace_back();
+    if (!bias_.empty()) bias_.insert(bias_.end(), heads_, 0.0);
+    if (estimates_) estimates_->append();
+  }
+  /// ascending
+  void erase(std::span<const int64_t> slots) {
+    if (slots.empty()) return;
+    std::vector<int64_t> gaps;
+    for (const int64_t slot : slots) gaps.push_back(row(slot));
+    std::ranges::sort(gaps);
+    erase_rows(position_, 1, slots);
+    erase_rows(row_, 1, slots);
+    fill_gaps(gaps);
+    erase_rows(members_, 1, slots);
+    if (!bias_.empty()) erase_rows(bias_, heads_, slots);
+    if (estimates_) estimates_->erase(slots);
+  }
 
  private:
   static size_t width(int64_t dim) { return static_cast<size_t>(dim); }
-  void fill_gaps(std::span<const int64_t> gaps);
+  /// Rows behind the number of slots move to the gaps before it.
+  void fill_gaps(std::span<const int64_t> gaps) {
+    auto gap = gaps.begin();
+    const auto last = std::ranges::lower_bound(gaps, size());
+    for (auto row = row_.begin(); gap != last; ++row) {
+      if (*row < size()) continue;
+      std::copy_n(k_.data() + *row * key_dim_, key_dim_, k_.data() + *gap * key_dim_);
+      std::copy_n(v_.data() + *row * value_dim_, value_dim_, v_.data() + *gap * value_dim_);
+      *row = *gap++;
+    }
+    k_.resize(position_.size() * width(key_dim_));
+    v_.resize(position_.size() * width(value_dim_));
+  }
 
   int owner_;
   int first_head_;
@@ -71,10 +130,6 @@ class SlotCache {
   std::vector<double> bias_;  ///< [slots][heads], or empty
   std::unique_ptr<Estimates> estimates_;
 };
-
-namespace keys {
-extern const Declare merge_threshold;
-}
 
 /// Queries that a fit looks at: those that observe, of all heads of the owner.
 struct ReferenceQueries {
@@ -145,9 +200,8 @@ struct Clusters {
 };
 
 /// Treatment of entries that lose their place (policies.md 9).
-class Merge : public Kind {
- public:
-  using Kind::Kind;
+struct Merge : Kind {
+  explicit Merge(KindInfo info) : Kind("merge", std::move(info)) {}
   virtual bool merges() const { return true; }  ///< anything but `drop`
   /// Values of `votes` that fit, the usual one first.
   virtual std::vector<std::string> votes() const { return {"none"}; }
@@ -190,17 +244,20 @@ std::vector<Target> nearest_kept(const MergeOwner& owner);
 /// Does it for all owners, in parallel.
 std::vector<std::vector<Target>> nearest_kept(const MergeRequest& request);
 
+/// merge(owner, slot, its target) for all owners, one slot after the other, where the cosine is
+/// above the record's merge_threshold.
+void merge_pairs(MergeRequest& request,
+                 const std::function<void(MergeOwner& owner, int64_t from, int64_t into)>& merge);
+
 /// x <- a x + b y.
 void mix(std::span<float> x, double a, std::span<const float> y, double b);
 double norm_of(std::span<const float> x);
 
 /// How much attention remembers of what was merged: the log-weight lambda that is added to a
 /// slot's logit (policies.md 9).
-class Votes : public Kind {
- public:
-  using Kind::Kind;
-  bool nests(const Settings&) const override { return true; }  // nothing is chosen by it
-  virtual bool weighs() const { return true; }                 ///< lambda can differ from 0
+struct Votes : NestingKind {
+  explicit Votes(KindInfo info) : NestingKind("votes", std::move(info)) {}
+  virtual bool weighs() const { return true; }  ///< lambda can differ from 0
   /// lambda of a slot for head x of its owner's.
   virtual double log_weight(const SlotCache& cache, int64_t slot, int x) const = 0;
   /// Weight of a slot when its statistic is averaged with another's.
@@ -211,9 +268,6 @@ class Votes : public Kind {
 
 const Votes& votes_of(const Settings& settings);
 
-namespace keys {
-extern const Declare merge_order;
-}
 enum class MergeOrder { evict_first, merge_first };  // words of merge_order
 
 inline bool merges_first(const Settings& settings) {

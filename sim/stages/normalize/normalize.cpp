@@ -1,7 +1,6 @@
 #include "sim/stages/stages.hpp"
 
 namespace kvsim::stages::normalize::normalize {
-namespace {
 
 const Declare normalize("normalize", "kind", "none",
                         "which sum of weights the scores are divided by");
@@ -17,7 +16,7 @@ double sum_of(std::span<const double> weights, Range candidates) {
 }
 
 struct HeadSum : Normalize {
-  HeadSum() : Normalize({"normalize", "head-sum", "sum of w over the head's candidates", ""}) {}
+  HeadSum() : Normalize({"head-sum", "sum of w over the head's candidates", ""}) {}
   void apply(const Table<double>& w, Range candidates, Table<double>& scores) const override {
     for (int64_t owner = 0; owner < scores.rows(); ++owner)
       divide(scores.row(owner), candidates, sum_of(w.row(owner), candidates));
@@ -26,7 +25,7 @@ struct HeadSum : Normalize {
 
 struct LayerSum : Normalize {
   LayerSum()
-      : Normalize({"normalize", "layer-sum", "sum of w over all heads and candidates",
+      : Normalize({"layer-sum", "sum of w over all heads and candidates",
                    "DefensiveKV Algorithm 2, line 11"}) {}
   void apply(const Table<double>& w, Range candidates, Table<double>& scores) const override {
     double total = 0;
@@ -38,8 +37,7 @@ struct LayerSum : Normalize {
 
 struct TokenHeads : Normalize {
   TokenHeads()
-      : Normalize({"normalize", "token-heads", "sum of the token's w over the heads",
-                   "DefensiveKV code"}) {}
+      : Normalize({"token-heads", "sum of the token's w over the heads", "DefensiveKV code"}) {}
   bool per_entry() const override { return true; }
   void apply(const Table<double>& w, Range candidates, Table<double>& scores) const override {
     for (int64_t i = candidates.begin; i < candidates.end; ++i) {
@@ -54,7 +52,7 @@ struct TokenHeads : Normalize {
 /// KVCompose: what an entry is worth to the other heads counts, too.
 struct AddHeadMean : Normalize {
   AddHeadMean()
-      : Normalize({"normalize", "add-head-mean",
+      : Normalize({"add-head-mean",
                    "no division; the mean of the entry's scores over the layer's heads is added",
                    "KVCompose"}) {}
   bool goes_on() const override { return false; }
@@ -69,8 +67,7 @@ struct AddHeadMean : Normalize {
     }
   }
 };
-const RegisterNone<Normalize> none("normalize", "no division");
+const RegisterNone<Normalize> none("no division");
 const Register<Normalize, HeadSum, LayerSum, TokenHeads, AddHeadMean> registered;
 
-}  // namespace
 }  // namespace kvsim::stages::normalize::normalize

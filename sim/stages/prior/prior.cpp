@@ -1,7 +1,6 @@
 #include "sim/stages/stages.hpp"
 
 namespace kvsim::stages::prior::prior {
-namespace {
 
 const Declare prior("prior", "kind", "none", "a floor under the scores");
 const Declare prior_value("prior_value", "number >= 0 score", "0.0001", "the constant floor",
@@ -20,7 +19,7 @@ double mean_of(std::span<const double> scores, double share) {
 
 struct HeadMean : Prior {
   HeadMean()
-      : Prior({"prior", "head-mean", "max(score, mean score of the head's candidates)",
+      : Prior({"head-mean", "max(score, mean score of the head's candidates)",
                "DefensiveKV Algorithm 1"}) {}
   void apply(const Settings&, std::span<double> scores) const override {
     raise_to(mean_of(scores, 1), scores);
@@ -29,8 +28,7 @@ struct HeadMean : Prior {
 
 struct Constant : Prior {
   Constant()
-      : Prior({"prior", "constant", "max(score, `prior_value`)", "DefensiveKV, ablation",
-               "prior_value"}) {}
+      : Prior({"constant", "max(score, `prior_value`)", "DefensiveKV, ablation", "prior_value"}) {}
   void apply(const Settings& settings, std::span<double> scores) const override {
     raise_to(settings.real(prior_value), scores);
   }
@@ -41,15 +39,14 @@ const Declare prior_share("prior_share", "number >= 0", "0.5",
 
 struct MeanShare : Prior {
   MeanShare()
-      : Prior({"prior", "mean-share",
+      : Prior({"mean-share",
                "max(score, `prior_share` times the mean score of the head's candidates)",
                "kvsim, after DefensiveKV Algorithm 1", "prior_share"}) {}
   void apply(const Settings& settings, std::span<double> scores) const override {
     raise_to(mean_of(scores, settings.real(prior_share)), scores);
   }
 };
-const RegisterNone<Prior> none("prior", "no floor");
+const RegisterNone<Prior> none("no floor");
 const Register<Prior, HeadMean, Constant, MeanShare> registered;
 
-}  // namespace
 }  // namespace kvsim::stages::prior::prior

@@ -1,18 +1,67 @@
+#include <Eigen/QR>
+#include <numbers>
+
+#include "sim/core/numbers.hpp"
 #include "sim/stages/quantize/number_format.hpp"
-#include "sim/stages/quantize/orthogonal.hpp"
 #include "sim/stages/stages.hpp"
 
-namespace kvsim {
-namespace keys {
+namespace kvsim::keys {
 
 const Declare quant_residual("quant_residual", "count >= 0 entries", "128",
                              "newest kept entries that stay as they are; 0: none");
 
-}  // namespace keys
+}  // namespace kvsim::keys
+
+namespace kvsim {
+namespace {
+
+Eigen::MatrixXf sylvester(int64_t size) {
+  const int64_t block = size & -size;  // the largest power of two that divides it
+  const float scale = 1 / std::sqrt(static_cast<float>(block));
+  Eigen::MatrixXf made = Eigen::MatrixXf::Zero(size, size);
+  for (int64_t first = 0; first < size; first += block)
+    for (int64_t r = 0; r < block; ++r)
+      for (int64_t c = 0; c < block; ++c)
+        made(first + r, first + c) = std::popcount(static_cast<uint64_t>(r & c)) % 2 == 0 ? scale
+                                                                                          : -scale;
+  return made;
+}
+
+/// Q of a matrix of normal numbers whose R has a positive diagonal is uniform among orthogonal
+/// matrices.
+Eigen::MatrixXf uniform_orthogonal(int64_t size) {
+  Eigen::MatrixXd normal(size, size);
+  for (int64_t r = 0; r < size; ++r)
+    for (int64_t c = 0; c < size; ++c) {
+      const auto at = static_cast<uint64_t>(r * size + c);
+      normal(r, c) = std::sqrt(-2 * std::log(1 - uniform(0, at, 0, 0))) *
+                     std::cos(2 * std::numbers::pi * uniform(0, at, 1, 0));
+    }
+  const Eigen::HouseholderQR<Eigen::MatrixXd> qr(normal);
+  const Eigen::MatrixXd whole = qr.householderQ();
+  const Eigen::VectorXd signs = qr.matrixQR().diagonal().unaryExpr(
+      [](double x) { return x < 0 ? -1.0 : 1.0; });
+  return (whole * signs.asDiagonal()).cast<float>();
+}
+
+}  // namespace
+
+Orthogonal::Orthogonal(Kind kind, int64_t size) {
+  if (kind == Kind::hadamard) matrix_ = sylvester(size);
+  if (kind == Kind::random) matrix_ = uniform_orthogonal(size);
+}
+
+void Orthogonal::multiply(std::span<float> row, bool transposed) const {
+  if (matrix_.size() == 0) return;
+  Eigen::Map<Eigen::VectorXf> x(row.data(), std::ssize(row));
+  x = transposed ? (matrix_.transpose() * x).eval() : (matrix_ * x).eval();
+}
+
+const Quantize& quantizer(const Settings& settings) { return chosen<Quantize>(settings); }
+
 }  // namespace kvsim
 
 namespace kvsim::stages::quantize::quantizers {
-namespace {
 
 const Declare quantize("quantize", "kind", "none", "how kept entries are rounded");
 const Declare quant_bits("quant_bits", "count [1, 8] bits", "4", "bits of a quantised number");
@@ -141,8 +190,8 @@ struct TwoForms : Quantize {
 /// Even steps of `quant_bits`, along fixed axes.
 struct EvenSteps : TwoForms {
   EvenSteps(const char* name, const char* meaning, const char* source, Axis keys, Axis values)
-      : TwoForms({"quantize", name, meaning, source, "quant_bits quant_group quant_residual"}),
-        keys_(keys), values_(values) {}
+      : TwoForms({name, meaning, source, "quant_bits quant_group quant_residual"}), keys_(keys),
+        values_(values) {}
   Side keys_side(const Settings& settings) const override { return {steps(settings), keys_}; }
   Side values_side(const Settings& settings) const override { return {steps(settings), values_}; }
 
@@ -156,7 +205,7 @@ struct EvenSteps : TwoForms {
 /// Forms that the record names, with an orthogonal map first where it asks for one.
 struct Formats : TwoForms {
   Formats()
-      : TwoForms({"quantize", "formats", "keys in the form quant_keys, values in quant_values",
+      : TwoForms({"formats", "keys in the form quant_keys, values in quant_values",
                   "vLLM; llama.cpp",
                   "quant_keys quant_values quant_keys_axis quant_values_axis "
                   "quant_keys_turn quant_values_turn quant_rope quant_group quant_residual"}) {}
@@ -173,8 +222,7 @@ struct Formats : TwoForms {
     in_place(settings, slots, [&] { TwoForms::apply(settings, slots); });
   }
 };
-const RegisterNone<Quantize> none("quantize", "kept entries stay as they are");
-const Register<Quantize, Formats> registered;
+const RegisterNone<Quantize> none("kept entries stay as they are");
 const bool even_steps_registered = [] {
   const auto add = [](auto... of) { Kinds<Quantize>::add(std::make_unique<EvenSteps>(of...)); };
   add("kivi", "keys per channel, values per entry", "KIVI", Axis::channel, Axis::entry);
@@ -182,18 +230,6 @@ const bool even_steps_registered = [] {
   add("per-channel", "keys and values per channel", "", Axis::channel, Axis::channel);
   return true;
 }();
-
-}  // namespace
-}  // namespace kvsim::stages::quantize::quantizers
-
-namespace kvsim {
-
-const Quantize& quantizer(const Settings& settings) { return chosen<Quantize>(settings); }
-
-}  // namespace kvsim
-
-namespace kvsim::stages::quantize::nonuniform {
-namespace {
 
 const Declare quant_outliers("quant_outliers", "number [0, 0.5]", "0.01",
                              "share of a channel's or entry's numbers stored as they are");
@@ -282,7 +318,7 @@ void round_lines(const Settings& settings, const std::vector<Line>& lines) {
   if (numbers.empty()) return;  // every line is constant but for its outliers
   std::vector<double> sorted = numbers;
   std::ranges::sort(sorted);
-  const auto levels = levels_of(sorted, size_t{1} << settings.count(quantizers::quant_bits));
+  const auto levels = levels_of(sorted, size_t{1} << settings.count(quant_bits));
   size_t at = 0;
   for (const Rounded& one : all)
     for (const int64_t i : one.inner)
@@ -298,14 +334,11 @@ int64_t rounded_entries(const Settings& settings, int64_t slots) {
 /// KVQuant's data type on the keys and values of one head.
 struct KvQuant : Quantize {
   KvQuant()
-      : Quantize({"quantize", "kvquant",
-                  "keys per channel, values per entry, to fitted levels, outliers apart", "KVQuant",
-                  "quant_bits quant_residual quant_outliers quant_rope"}) {}
-  bool turns_keys(const Settings& settings) const override {
-    return quantizers::before_rope(settings);
-  }
+      : Quantize({"kvquant", "keys per channel, values per entry, to fitted levels, outliers apart",
+                  "KVQuant", "quant_bits quant_residual quant_outliers quant_rope"}) {}
+  bool turns_keys(const Settings& settings) const override { return before_rope(settings); }
   void apply(const Settings& settings, const SlotNumbers& slots) const override {
-    quantizers::in_place(settings, slots, [&] { round(settings, slots.k, slots.v); });
+    in_place(settings, slots, [&] { round(settings, slots.k, slots.v); });
   }
   static void round(const Settings& settings, Table<float>& k, Table<float>& v) {
     const int64_t entries = rounded_entries(settings, k.rows());
@@ -325,13 +358,13 @@ struct KvQuant : Quantize {
     // level.
     const int64_t outliers = head_dim * outliers_of(settings, entries) +
                              entries * outliers_of(settings, value_dim);
-    const int64_t bits = settings.count(quantizers::quant_bits);
+    const int64_t bits = settings.count(quant_bits);
     count.numbers = entries * (head_dim + value_dim);
     count.bits = (count.numbers - outliers) * bits + 32 * outliers + 32 * (head_dim + entries) +
                  2 * 16 * (int64_t{1} << bits);
     return count;
   }
 };
-const Register<Quantize, KvQuant> registered;
-}  // namespace
-}  // namespace kvsim::stages::quantize::nonuniform
+const Register<Quantize, Formats, KvQuant> registered;
+
+}  // namespace kvsim::stages::quantize::quantizers

@@ -1,7 +1,6 @@
 #include "sim/stages/stages.hpp"
 
 namespace kvsim::stages::queries::queries {
-namespace {
 
 const Declare queries("queries", "kind", "window", "which queries observe");
 const Declare window_key("window", "share >= 1 entries", "32",
@@ -23,8 +22,7 @@ void observe_part(Range all, Segment& segment) {
 }
 
 struct NoQueries : Queries {
-  NoQueries()
-      : Queries({"queries", "none", "no query observes", "", "", "", "", "indicator=position"}) {}
+  NoQueries() : Queries({"none", "no query observes", "", "", "", "", "indicator=position"}) {}
   bool at_each_step() const override { return true; }
   void observe(const Settings&, int64_t, const TraceInfo&, Segment& segment) const override {
     segment.candidates = segment.range;
@@ -33,8 +31,8 @@ struct NoQueries : Queries {
 
 struct WindowQueries : Queries {
   WindowQueries()
-      : Queries({"queries", "window", "the newest m, whose own entries are protected",
-                 "SnapKV; DefensiveKV 2", "window", "queries n-m..n-1"}) {}
+      : Queries({"window", "the newest m, whose own entries are protected", "SnapKV; DefensiveKV 2",
+                 "window", "queries n-m..n-1"}) {}
   bool has_window() const override { return true; }
   bool nests(const Settings& settings) const override { return !settings.is_fraction(window_key); }
   int64_t window(const Settings& settings, int64_t budget, int64_t entries) const override {
@@ -50,7 +48,7 @@ struct WindowQueries : Queries {
 
 struct LastQueries : Queries {
   LastQueries()
-      : Queries({"queries", "last", "the newest `last_queries`", "Scissorhands", "last_queries",
+      : Queries({"last", "the newest `last_queries`", "Scissorhands", "last_queries",
                  "the last `last_queries` prompt queries"}) {}
   bool observes_newest(const Settings& settings) const override {
     return settings.count(last_queries) == 1;
@@ -63,7 +61,7 @@ struct LastQueries : Queries {
 };
 
 struct AllQueries : Queries {
-  AllQueries() : Queries({"queries", "all", "every prompt query", "H2O", "", "queries 0..n-1"}) {}
+  AllQueries() : Queries({"all", "every prompt query", "H2O", "", "queries 0..n-1"}) {}
   bool observes_all() const override { return true; }
   void observe(const Settings&, int64_t, const TraceInfo& info, Segment& segment) const override {
     observe_part({0, info.prompt_len}, segment);
@@ -72,7 +70,7 @@ struct AllQueries : Queries {
 
 struct FutureQueries : Queries {
   FutureQueries()
-      : Queries({"queries", "future", "the later steps themselves (oracles only)", "kvsim", "",
+      : Queries({"future", "the later steps themselves (oracles only)", "kvsim", "",
                  "queries at positions >= n"}) {}
   bool looks_ahead() const override { return true; }
   bool at_each_step() const override { return true; }
@@ -92,7 +90,7 @@ const Declare probe_queries("probe_queries", "count >= 0 queries", "0",
 
 struct ProbeQueries : Queries {
   ProbeQueries()
-      : Queries({"queries", "probe",
+      : Queries({"probe",
                  "those of the probe `probe`, which stand behind the prompt, without its answer",
                  "kvsim", "probe probe_queries probe_first", "a probe of that name"}) {}
   bool goes_on() const override { return false; }
@@ -105,46 +103,14 @@ struct ProbeQueries : Queries {
     observe_with_probe(settings, info, segment);
   }
 };
-const Register<Queries, NoQueries, WindowQueries, LastQueries, AllQueries, FutureQueries,
-               ProbeQueries>
-    registered;
-
-}  // namespace
-}  // namespace kvsim::stages::queries::queries
-
-namespace kvsim {
-
-using stages::queries::queries::probe_first;
-using stages::queries::queries::probe_key;
-using stages::queries::queries::probe_queries;
-
-void observe_with_probe(const Settings& settings, const TraceInfo& info, Segment& segment) {
-  segment.probe = info.find_probe(probe_name(settings));
-  segment.probe_tokens.clear();
-  if (segment.probe < 0) return;
-  const int64_t all = info.probes[segment.probe].observing();
-  const int64_t first = settings.count(probe_first);
-  const int64_t tokens = first == 0 ? all : std::min(first, all);
-  const int64_t asked = settings.count(probe_queries);
-  const int64_t count = asked == 0 ? tokens : std::min(asked, tokens);
-  for (int64_t r = 1; r <= count; ++r) segment.probe_tokens.push_back(r * tokens / count - 1);
-}
-
-const std::string& probe_name(const Settings& settings) { return settings.text(probe_key); }
-
-}  // namespace kvsim
-
-namespace kvsim::stages::queries::spread {
-namespace {
 
 const Declare spread_queries("spread_queries", "count >= 1 queries", "256",
                              "how many queries observe, evenly over the prompt", tested("1 7 100"));
 
 struct SpreadQueries : Queries {
   SpreadQueries()
-      : Queries({"queries", "spread",
-                 "`spread_queries` of the prompt, evenly spaced; the last is the newest", "kvsim",
-                 "spread_queries", "evenly spaced prompt queries"}) {}
+      : Queries({"spread", "`spread_queries` of the prompt, evenly spaced; the last is the newest",
+                 "kvsim", "spread_queries", "evenly spaced prompt queries"}) {}
   /// A segment sees those of them that stand in it.
   void observe(const Settings& settings, int64_t, const TraceInfo& info,
                Segment& segment) const override {
@@ -162,7 +128,29 @@ struct SpreadQueries : Queries {
     }
   }
 };
-const Register<Queries, SpreadQueries> registered;
+const Register<Queries, NoQueries, WindowQueries, LastQueries, AllQueries, FutureQueries,
+               ProbeQueries, SpreadQueries>
+    registered;
 
-}  // namespace
-}  // namespace kvsim::stages::queries::spread
+}  // namespace kvsim::stages::queries::queries
+
+namespace kvsim {
+
+void observe_with_probe(const Settings& settings, const TraceInfo& info, Segment& segment) {
+  using namespace stages::queries::queries;
+  segment.probe = info.find_probe(probe_name(settings));
+  segment.probe_tokens.clear();
+  if (segment.probe < 0) return;
+  const int64_t all = info.probes[segment.probe].observing();
+  const int64_t first = settings.count(probe_first);
+  const int64_t tokens = first == 0 ? all : std::min(first, all);
+  const int64_t asked = settings.count(probe_queries);
+  const int64_t count = asked == 0 ? tokens : std::min(asked, tokens);
+  for (int64_t r = 1; r <= count; ++r) segment.probe_tokens.push_back(r * tokens / count - 1);
+}
+
+const std::string& probe_name(const Settings& settings) {
+  return settings.text(stages::queries::queries::probe_key);
+}
+
+}  // namespace kvsim

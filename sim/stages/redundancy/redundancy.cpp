@@ -4,7 +4,6 @@
 #include "sim/stages/stages.hpp"
 
 namespace kvsim::stages::redundancy::redundancy {
-namespace {
 
 const Declare redundancy("redundancy", "kind", "none",
                          "what other entries say, too, lowers a score");
@@ -17,7 +16,7 @@ const Declare redundancy_threshold("redundancy_threshold", "number [0, 1]", "0.5
 struct KeyCosine : Redundancy {
   explicit KeyCosine(KindInfo info) : Redundancy(std::move(info)) {}
   KeyCosine()
-      : Redundancy({"redundancy", "key-cosine",
+      : Redundancy({"key-cosine",
                     "softmax of the mean cosine with the other keys; a key counts not for the "
                     "newest that is like it",
                     "R-KV repository", "redundancy_mix redundancy_threshold"}) {}
@@ -63,7 +62,7 @@ struct KeyCosine : Redundancy {
 
 struct KeyCosineScaled : KeyCosine {
   KeyCosineScaled()
-      : KeyCosine({"redundancy", "key-cosine-scaled",
+      : KeyCosine({"key-cosine-scaled",
                    "the same over the head's largest; a key that is like no other leaves out none",
                    "G-KV repository", "redundancy_mix redundancy_threshold"}) {}
   void level(std::span<double> of_entries) const override {
@@ -74,8 +73,7 @@ struct KeyCosineScaled : KeyCosine {
  protected:
   bool drops_always() const override { return false; }
 };
-const RegisterNone<Redundancy> none("redundancy", "entries are scored alone");
+const RegisterNone<Redundancy> none("entries are scored alone");
 const Register<Redundancy, KeyCosine, KeyCosineScaled> registered;
 
-}  // namespace
 }  // namespace kvsim::stages::redundancy::redundancy

@@ -1,7 +1,6 @@
 #include "sim/stages/stages.hpp"
 
-namespace kvsim {
-namespace keys {
+namespace kvsim::keys {
 
 const Declare period("period", "count >= 1 positions", "64",
                      "positions from one compression to the next");
@@ -18,61 +17,32 @@ const Declare buffer("buffer", "share >= 0 slots", "0",
                      "slots that a head may hold beside its budget until it is compressed to it",
                      tested("2 0.5"));
 
-}  // namespace keys
-
-}  // namespace kvsim
+}  // namespace kvsim::keys
 
 namespace kvsim::stages::schedule::schedule {
-namespace {
 
 const Declare schedule("schedule", "kind", "prefill", "when compression runs");
 
-struct Prefill : Schedule {
-  Prefill() : Schedule({"schedule", "prefill", "once, when the prompt is complete", ""}) {}
-  bool once() const override { return true; }
-};
+const bool registered = [] {
+  const auto add = [](KindInfo info, Schedule::Traits traits) {
+    Kinds<Schedule>::add(std::make_unique<Schedule>(std::move(info), traits));
+  };
+  add({"prefill", "once, when the prompt is complete", ""}, {.once = true});
+  add({"per-step", "anew for each later step, in hindsight (oracle-step)", "kvsim"},
+      {.per_step = true, .looks_ahead = true});
+  add({"reads", "nothing leaves; every later step reads the set that its own query chooses",
+       "Quest"},
+      {.per_step = true, .evicts = false});
+  add({"decode", "the budget is held at every step", "H2O; KeepKV",
+       "evict_batch keep_prompt buffer", "all queries n..N-1"},
+      {.decodes = true});
+  add({"periodic", "the full cache is compressed anew every `period`", "KeepKV", "period",
+       "the observing queries before each compression"},
+      {.repeats = true});
+  add({"chunked", "after every `chunk` of the prompt; what left is gone",
+       "KeyDiff; kvpress BlockPress, ChunkPress", "chunk chunk_scope"},
+      {.in_chunks = true});
+  return true;
+}();
 
-struct PerStep : Schedule {
-  PerStep()
-      : Schedule({"schedule", "per-step", "anew for each later step, in hindsight (oracle-step)",
-                  "kvsim"}) {}
-  bool per_step() const override { return true; }
-  bool looks_ahead() const override { return true; }
-  bool at_each_step() const override { return true; }
-};
-
-struct Reads : Schedule {
-  Reads()
-      : Schedule({"schedule", "reads",
-                  "nothing leaves; every later step reads the set that its own query chooses",
-                  "Quest"}) {}
-  bool per_step() const override { return true; }
-  bool evicts() const override { return false; }
-  bool at_each_step() const override { return true; }
-};
-
-struct Decode : Schedule {
-  Decode()
-      : Schedule({"schedule", "decode", "the budget is held at every step", "H2O; KeepKV",
-                  "evict_batch keep_prompt buffer", "all queries n..N-1"}) {}
-  bool decodes() const override { return true; }
-};
-
-struct Periodic : Schedule {
-  Periodic()
-      : Schedule({"schedule", "periodic", "the full cache is compressed anew every `period`",
-                  "KeepKV", "period", "the observing queries before each compression"}) {}
-  bool repeats() const override { return true; }
-};
-
-struct Chunked : Schedule {
-  Chunked()
-      : Schedule({"schedule", "chunked", "after every `chunk` of the prompt; what left is gone",
-                  "KeyDiff; kvpress BlockPress, ChunkPress", "chunk chunk_scope"}) {}
-  bool nests(const Settings&) const override { return false; }
-  bool in_chunks() const override { return true; }
-};
-const Register<Schedule, Prefill, PerStep, Reads, Decode, Periodic, Chunked> registered;
-
-}  // namespace
 }  // namespace kvsim::stages::schedule::schedule

@@ -64,7 +64,6 @@ void unite_layers(const Settings& settings, const std::vector<ScoredLayer*>& lay
 }  // namespace kvsim
 
 namespace kvsim::stages::shape::shape {
-namespace {
 
 const Declare key("union", "kind", "none", "one set for all heads of a layer");
 
@@ -72,7 +71,7 @@ const Declare key("union", "kind", "none", "one set for all heads of a layer");
 struct Fold : Union {
   using Of = double (*)(const std::vector<double>& heads);
   Fold(const char* name, const char* meaning, const char* source, Of of)
-      : Union({"union", name, meaning, source, "union_layers"}), of_(of) {}
+      : Union({name, meaning, source, "union_layers"}), of_(of) {}
   void apply(Range candidates, Table<double>& scores) const override {
     std::vector<double> heads(scores.rows());
     for (int64_t i = candidates.begin; i < candidates.end; ++i) {
@@ -99,8 +98,8 @@ double root_mean_square_of(const std::vector<double>& heads) {
 /// The union of what heads choose: their best entries, then their second best ones, ...
 struct BestRank : Union {
   BestRank()
-      : Union({"union", "best-rank", "the best entries of every head, then the second best ones",
-               "kvsim", "union_layers"}) {}
+      : Union({"best-rank", "the best entries of every head, then the second best ones", "kvsim",
+               "union_layers"}) {}
   void apply(Range candidates, Table<double>& scores) const override {
     std::vector<double> best(candidates.size(), -static_cast<double>(candidates.size()));
     for (int64_t owner = 0; owner < scores.rows(); ++owner) {
@@ -116,7 +115,7 @@ struct BestRank : Union {
       std::ranges::copy(best, scores.row(owner).begin() + candidates.begin);
   }
 };
-const RegisterNone<Union> none("union", "every head has its own set");
+const RegisterNone<Union> none("every head has its own set");
 const Register<Union, BestRank> registered;
 const bool folds_registered = [] {
   const auto add = [](auto... of) { Kinds<Union>::add(std::make_unique<Fold>(of...)); };
@@ -127,5 +126,4 @@ const bool folds_registered = [] {
   return true;
 }();
 
-}  // namespace
 }  // namespace kvsim::stages::shape::shape

@@ -27,7 +27,6 @@ inline void moving_mean(std::span<const double> in, int64_t begin, int64_t end, 
 }  // namespace kvsim
 
 namespace kvsim::stages::smooth::pooling {
-namespace {
 
 const Declare smooth("smooth", "kind", "none", "pooling over neighbouring candidates");
 const Declare kernel("kernel", "odd >= 1 entries", "5", "width of the pooling", tested("1 3 7"));
@@ -50,8 +49,8 @@ void average(int64_t k, std::span<const double> in, std::span<double> out) {
 
 struct Average : Smooth {
   Average()
-      : Smooth({"smooth", "avg", "average pooling; columns outside are 0 and still counted",
-                "SnapKV", "kernel"}) {}
+      : Smooth({"avg", "average pooling; columns outside are 0 and still counted", "SnapKV",
+                "kernel"}) {}
   void apply(const Settings& settings, const PositionDrift&, std::span<const double> in,
              std::span<double> out) const override {
     average(settings.count(kernel), in, out);
@@ -60,8 +59,8 @@ struct Average : Smooth {
 
 struct AverageReplicate : Smooth {
   AverageReplicate()
-      : Smooth({"smooth", "avg-replicate", "average pooling; the edge columns repeat outside", "",
-                "kernel"}) {}
+      : Smooth(
+            {"avg-replicate", "average pooling; the edge columns repeat outside", "", "kernel"}) {}
   void apply(const Settings& settings, const PositionDrift&, std::span<const double> in,
              std::span<double> out) const override {
     const int64_t k = settings.count(kernel);
@@ -76,7 +75,7 @@ struct AverageReplicate : Smooth {
 
 struct AverageRenormalized : Smooth {
   AverageRenormalized()
-      : Smooth({"smooth", "avg-renormalized", "`avg`, each row scaled back to its sum before",
+      : Smooth({"avg-renormalized", "`avg`, each row scaled back to its sum before",
                 "DefensiveKV code", "kernel", "", "", "order=sag"}) {}
   bool only_before_aggregate() const override { return true; }
   void apply(const Settings& settings, const PositionDrift&, std::span<const double> in,
@@ -90,8 +89,7 @@ struct AverageRenormalized : Smooth {
 };
 
 struct MaxPooling : Smooth {
-  MaxPooling()
-      : Smooth({"smooth", "max", "maximum over the columns that exist", "AdaKV", "kernel"}) {}
+  MaxPooling() : Smooth({"max", "maximum over the columns that exist", "AdaKV", "kernel"}) {}
   void apply(const Settings& settings, const PositionDrift&, std::span<const double> in,
              std::span<double> out) const override {
     const int64_t half = settings.count(kernel) / 2;
@@ -156,8 +154,7 @@ struct AdaptiveWindow : Smooth {
   using Shift = int64_t (*)(const PositionDrift&, const Decimal& beta);
   AdaptiveWindow(const char* name, const char* meaning, const char* source, Drift drift,
                  Shift shift)
-      : Smooth({"smooth", name, meaning, source, "aws_beta aws_min"}), drift_(drift),
-        shift_(shift) {}
+      : Smooth({name, meaning, source, "aws_beta aws_min"}), drift_(drift), shift_(shift) {}
   Drift drift() const override { return drift_; }
   void apply(const Settings& settings, const PositionDrift& drift, std::span<const double> in,
              std::span<double> out) const override {
@@ -190,8 +187,7 @@ const bool windows_registered = [] {
       });
   return true;
 }();
-const RegisterNone<Smooth> none("smooth", "scores as they are");
+const RegisterNone<Smooth> none("scores as they are");
 const Register<Smooth, Average, AverageReplicate, AverageRenormalized, MaxPooling> registered;
 
-}  // namespace
 }  // namespace kvsim::stages::smooth::pooling

@@ -1,17 +1,13 @@
 #include "sim/stages/stages.hpp"
 
-namespace kvsim {
-namespace keys {
+namespace kvsim::keys {
 
 const Declare weight_epsilon("weight_epsilon", "number >= 0 score", "0",
                              "added to the score before it is multiplied", tested("0.05"));
 
-}  // namespace keys
-
-}  // namespace kvsim
+}  // namespace kvsim::keys
 
 namespace kvsim::stages::weight::weight {
-namespace {
 
 const Declare weight("weight", "kind", "none", "what scores are multiplied with");
 
@@ -85,7 +81,7 @@ struct NormWeight : Weight {
 /// One number for all entries of an owner: those of others are compared with it.
 struct ValueL1Max : NormWeight<false, Norm::l1> {
   ValueL1Max()
-      : NormWeight({"weight", "value-l1-max", "largest ||v_i||_1 of the owner's candidates", "LAVa",
+      : NormWeight({"value-l1-max", "largest ||v_i||_1 of the owner's candidates", "LAVa",
                     "weight_epsilon"}) {}
   bool goes_on() const override { return false; }
   void settle(Range candidates, Table<double>& weights) const override {
@@ -95,13 +91,13 @@ struct ValueL1Max : NormWeight<false, Norm::l1> {
     }
   }
 };
-const RegisterNone<Weight> none("weight", "1");
+const RegisterNone<Weight> none("1");
 const Register<Weight, ValueL1Max> registered;
 
 template <bool kProjected, Norm kNorm>
 void add(const char* name, const char* meaning, const char* source) {
   Kinds<Weight>::add(std::make_unique<NormWeight<kProjected, kNorm>>(
-      KindInfo{"weight", name, meaning, source, "weight_epsilon"}));
+      KindInfo{name, meaning, source, "weight_epsilon"}));
 }
 const bool norms_registered = [] {
   add<false, Norm::l1>("value-l1", "||v_i||_1", "VATP");
@@ -112,5 +108,4 @@ const bool norms_registered = [] {
   return true;
 }();
 
-}  // namespace
 }  // namespace kvsim::stages::weight::weight

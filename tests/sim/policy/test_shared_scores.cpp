@@ -5,8 +5,8 @@
 #include <stdexcept>
 
 #include "sim/policy/prepared_record.hpp"
-#include "sim/stages/aggregate/aggregate.hpp"
 #include "sim/stages/kind.hpp"
+#include "sim/stages/stages.hpp"
 #include "tests/support/random_run.hpp"
 #include "tests/support/small_run.hpp"
 
@@ -38,8 +38,8 @@ class NewestRows : public Aggregation {
 class SumOfNewest : public Aggregate {
  public:
   SumOfNewest()
-      : Aggregate({"aggregate", "example-newest", "sum of the newest rows", "", "example_newest",
-                   "", "its score is checked here by hand"}) {}
+      : Aggregate({"example-newest", "sum of the newest rows", "", "example_newest", "",
+                   "its score is checked here by hand"}) {}
   std::unique_ptr<Aggregation> start(const Settings& settings, int64_t rows,
                                      int64_t columns) const override {
     return std::make_unique<NewestRows>(rows - settings.count(example_newest), columns);

@@ -7,7 +7,7 @@
 #include "sim/core/numbers.hpp"
 #include "sim/policy/presets.hpp"
 #include "sim/policy/record.hpp"
-#include "sim/replay/decode.hpp"
+#include "sim/replay/layer_replay.hpp"
 #include "sim/replay/slots.hpp"
 #include "tests/reference/decoding.hpp"
 #include "tests/reference/policy_reference.hpp"

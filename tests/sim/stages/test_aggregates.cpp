@@ -6,7 +6,7 @@
 #include <random>
 
 #include "sim/policy/scoring.hpp"
-#include "sim/stages/aggregate/aggregate.hpp"
+#include "sim/stages/stages.hpp"
 #include "tests/support/near.hpp"
 #include "tests/support/small_run.hpp"
 

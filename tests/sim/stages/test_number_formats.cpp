@@ -8,7 +8,6 @@
 
 #include "sim/core/numbers.hpp"
 #include "sim/stages/quantize/number_format.hpp"
-#include "sim/stages/quantize/orthogonal.hpp"
 #include "sim/stages/stages.hpp"
 
 using namespace kvsim;

@@ -1,7 +1,7 @@
 // FastGen's classes of tokens and the sets of heads (policies.md 6, 7), on paper.
 #include <catch2/catch.hpp>
 
-#include "sim/stages/protect/token_classes.hpp"
+#include "sim/stages/stages.hpp"
 #include "tests/support/small_run.hpp"
 
 namespace kvsim {
