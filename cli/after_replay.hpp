@@ -1,16 +1,7 @@
 #pragma once
-#include <cstdio>
-
 #include "analysis/dataset.hpp"
-#include "analysis/measure.hpp"
-#include "io/trace_reader.hpp"
 
 namespace kvsim::cli {
-
-/// `kvsim replay --check`: one layer of the run, chosen at random, by plain code in float64 and by
-/// another instruction set; prints the largest differences on `out`. False when they are faults.
-bool check_replay(const TraceReader& reader, const StudyOptions& options, const Dataset& results,
-                  Backend& backend, std::FILE* out);
 
 // Where a model that ran with the compressed cache would lose most: the steps with the largest
 // stream error.
@@ -38,9 +29,5 @@ std::string quoted_token(const std::string& token);
 
 /// Choice of --equal-bytes: entries per owner and the bytes held, per policy and budget.
 std::string equal_bytes_table(const Dataset& results);
-
-/// The least bytes of each policy at which its stream error is at most `error`, in every form of a
-/// cache: along lines between the budgets, both on a logarithmic scale.
-std::string least_bytes_table(const Dataset& results, double error);
 
 }  // namespace kvsim::cli

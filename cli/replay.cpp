@@ -33,12 +33,7 @@ std::vector<Option> options() {
       {"budget"},
       {"layers"},
       {"later"},
-      {"metric"},
-      {"stream-error", "X",
-       "also print the least bytes per policy with a stream error of X at most"},
-      {"check", "",
-       "compute a random layer again by plain float64 code and by another "
-       "instruction set, and print the largest differences"}};
+      {"metric"}};
   for (const Option& option : measure_options()) all.push_back(option);
   all.insert(all.end(), {{"seed"}, {"backend"}, {"csv"}, {"json"}, {"table"}});
   return all;
@@ -136,7 +131,6 @@ struct Job {
   std::unique_ptr<TraceReader> reader;
   std::unique_ptr<Study> study;
   std::shared_ptr<Progress> progress;
-  StudyOptions options;  ///< what the study was made of
 };
 
 Job prepare(const Values& values, const Request& request, std::unique_ptr<TraceReader> reader,
@@ -158,7 +152,6 @@ Job prepare(const Values& values, const Request& request, std::unique_ptr<TraceR
   hooks.progress = [progress = job.progress](double done, const std::string& what) {
     progress->update(done, what);
   };
-  job.options = options;
   job.study = std::make_unique<Study>(*job.reader, std::move(options), std::move(hooks));
   return job;
 }
@@ -243,10 +236,6 @@ std::string steps_note(const Dataset& results) {
                      count, steps);
 }
 
-double wanted_error(const Values& values) {
-  return parse_real(text(values, "stream-error"), "--stream-error", 1e-9, 1e9);
-}
-
 /// For a person: the table of one trace, and what else was asked for.
 void print_text(const Values& values, const std::vector<FragilityGroup>& fragility,
                 const TableSource& table, const Job& job) {
@@ -258,8 +247,6 @@ void print_text(const Values& values, const std::vector<FragilityGroup>& fragili
   const std::string expected = expected_loss_table(results, job.reader->token_text());
   if (fragility.empty() && !expected.empty()) fmt::print("\n{}", expected);
   if (has(values, "equal-bytes")) fmt::print("\n{}", equal_bytes_table(results));
-  if (has(values, "stream-error"))
-    fmt::print("\n{}", least_bytes_table(results, wanted_error(values)));
   if (const std::string idle = results.text_attribute(kIdleSettings); !idle.empty())
     fmt::print("\nwithout effect\n{}", printable_lines(idle));
 }
@@ -287,17 +274,14 @@ void print_results(const Values& values, const std::vector<FragilityGroup>& frag
 
 /// A form to paste has the one table of policies and budgets.
 void check_form(const Values& values) {
-  if (table_form(values) == TableForm::text) return;
-  for (const char* other : {"fragility", "stream-error"})
-    if (has(values, other))
-      usage_error({"only the table of policies and budgets has forms to paste", "--table",
-                   std::string("--") + other, "--table text"});
+  if (table_form(values) != TableForm::text && has(values, "fragility"))
+    usage_error({"only the table of policies and budgets has forms to paste", "--table",
+                 "--fragility", "--table text"});
 }
 
 int run(const Values& values) {
   const auto traces = traces_of(values["trace"].as<std::vector<std::string>>());
   const Request request = read_request(values);
-  if (has(values, "stream-error")) wanted_error(values);  // refused before any work
   check_form(values);
   const std::unique_ptr<Backend> backend = chosen_backend(values);
   const std::vector<std::string> targets = targets_of(values, traces);
@@ -319,13 +303,7 @@ int run(const Values& values) {
   for (size_t t = 0; t < traces.size(); ++t)
     tables.push_back({fs::path(traces[t]).filename().string(), &datasets[t]});
   print_results(values, request.fragility, tables, jobs, targets);
-  bool good = true;
-  for (size_t t = 0; t < traces.size() && has(values, "check"); ++t)
-    good = check_replay(
-               *jobs[t].reader, jobs[t].options, datasets[t], *backend,
-               has(values, "json") || table_form(values) != TableForm::text ? stderr : stdout) &&
-           good;
-  return good ? kDone : kNotVerified;
+  return kDone;
 }
 
 const bool registered = register_command(
