@@ -25,9 +25,9 @@ double outlier_count(std::span<const double> retained_importance, double thresho
 /// is NaN, "undefined" (metrics.md 2).
 double relative_error(double error, double reference);
 
-/// out[s] = relative_error(error[s], reference[s]); NaN where the error is NaN.
-void relative_errors(std::span<const double> error, std::span<const double> reference,
-                     std::span<double> out);
+/// Of each step; NaN where the error is NaN.
+std::vector<double> relative_errors(std::span<const double> error,
+                                    std::span<const double> reference);
 
 /// Number of steps with a positive error over a reference of 0.
 int64_t undefined_errors(std::span<const double> error, std::span<const double> reference);
