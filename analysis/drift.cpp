@@ -70,28 +70,6 @@ VariableValues rows_of_window(const RunShape& run) {
   return Window(run.info, run.info.layers).segment.positions;
 }
 
-const DeclareMeasure measure(
-    {.name = "drift",
-     .place = 550,
-     .whole = true,
-     .observes = [] { return std::vector<std::string>{kRecord}; }},
-    {{"indicator", "indicator", "1", "what the rows of the window hold", "see `kvsim policies`",
-      VariableType::text, Known{indicators}},
-     {"row", "row", "1", "position of an observing query", "the window of `restkv`, n-32..n-1",
-      VariableType::int64, Known{rows_of_window}},
-     {"drift", kDrift, "tokens", "drift of the best entries",
-      "mean position of the B - m best candidates, rear half of the window minus front half "
-      "(ReST-KV Eq. 10)"},
-     {"drift_width", kDrift, "count", "width of the adaptive window",
-      "what follows from the drift with beta = 2000 and a least width of 5"},
-     {"drift_shift", kDrift, "count", "shift of the adaptive window",
-      "what follows from the drift with beta = 2000"},
-     {"drift_position", "indicator budget layer head row", "1", "mean position of the best entries",
-      "of one observing query; NaN if B <= m"},
-     {"output_change_map", "layer row part", "model units",
-      "output change over queries and positions",
-      "indicator output-change, mean over query heads and the part's candidates"}});
-
 /// One layer by the observing queries of the window, row by row.
 struct WindowReader : RowConsumer {
   /// `best`: K of each budget.
@@ -182,7 +160,27 @@ struct Drift : Measure {
   Window window_;
   std::vector<int64_t> best_;  ///< K of each budget
 };
-const RegisterMeasure<Drift> registered(measure);
+const RegisterMeasure<Drift> register_drift(
+    {.name = "drift",
+     .place = 550,
+     .whole = true,
+     .observes = [] { return std::vector<std::string>{kRecord}; }},
+    {{"indicator", "indicator", "1", "what the rows of the window hold", "see `kvsim policies`",
+      VariableType::text, Known{indicators}},
+     {"row", "row", "1", "position of an observing query", "the window of `restkv`, n-32..n-1",
+      VariableType::int64, Known{rows_of_window}},
+     {"drift", kDrift, "tokens", "drift of the best entries",
+      "mean position of the B - m best candidates, rear half of the window minus front half "
+      "(ReST-KV Eq. 10)"},
+     {"drift_width", kDrift, "count", "width of the adaptive window",
+      "what follows from the drift with beta = 2000 and a least width of 5"},
+     {"drift_shift", kDrift, "count", "shift of the adaptive window",
+      "what follows from the drift with beta = 2000"},
+     {"drift_position", "indicator budget layer head row", "1", "mean position of the best entries",
+      "of one observing query; NaN if B <= m"},
+     {"output_change_map", "layer row part", "model units",
+      "output change over queries and positions",
+      "indicator output-change, mean over query heads and the part's candidates"}});
 
 }  // namespace
 }  // namespace kvsim::measures::drift

@@ -25,9 +25,9 @@ double outlier_count(std::span<const double> retained_importance, double thresho
 /// is NaN, "undefined" (metrics.md 2).
 double relative_error(double error, double reference);
 
-/// out[s] = relative_error(error[s], reference[s]); NaN where the error is NaN.
-void relative_errors(std::span<const double> error, std::span<const double> reference,
-                     std::span<double> out);
+/// Of each step; NaN where the error is NaN.
+std::vector<double> relative_errors(std::span<const double> error,
+                                    std::span<const double> reference);
 
 /// Number of steps with a positive error over a reference of 0.
 int64_t undefined_errors(std::span<const double> error, std::span<const double> reference);
@@ -48,27 +48,6 @@ class StreamError {
 
  private:
   std::vector<double> squares_;
-};
-
-/// Over how many entries attention is spread: the perplexity exp(H) of what is added, taken as a
-/// distribution.
-class Spread {
- public:
-  /// A >= 0 of one entry; A ln A, which is 0 for 0, may be known.
-  void add(double attention) { add(attention, times_log(attention)); }
-  void add(double attention, double times_log) {
-    mass_ += attention;
-    log_mass_ += times_log;
-  }
-  static double times_log(double attention) {
-    return attention > 0 ? attention * std::log(attention) : 0;
-  }
-  /// With p = A / M and M = sum of A, H = ln M - (sum of A ln A) / M; 0 without attention.
-  double entries() const { return mass_ > 0 ? mass_ * std::exp(-log_mass_ / mass_) : 0; }
-
- private:
-  double mass_ = 0;
-  double log_mass_ = 0;
 };
 
 /// First and second moments of the importance of a set of entries over all query heads.

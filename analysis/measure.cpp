@@ -11,11 +11,7 @@
 namespace kvsim {
 namespace {
 
-std::vector<MeasureKind>& announced_kinds() {
-  static std::vector<MeasureKind> kinds;
-  return kinds;
-}
-std::vector<const DeclareMeasure*>& announced_declarations() {
+std::vector<const DeclareMeasure*>& announced() {
   static std::vector<const DeclareMeasure*> declarations;
   return declarations;
 }
@@ -24,14 +20,6 @@ template <class Test>
 bool any_record(const RunShape& run, Test test) {
   return std::ranges::any_of(run.options.records,
                              [&](const Record& record) { return test(record.settings); });
-}
-
-template <class Item, class Info>
-std::vector<Item> by_place(std::vector<Item> items, Info info) {
-  std::ranges::sort(items, {}, [&](const Item& item) {
-    return std::pair(info(item).place, std::string(info(item).name));
-  });
-  return items;
 }
 
 /// of(item) of each.
@@ -118,7 +106,7 @@ bool stands_over(const VariableDeclaration& variable, std::string_view axis) {
 std::vector<std::string> measures_over(const VariableDeclaration& axis) {
   std::vector<std::string> names;
   for (const DeclareMeasure* measure : declared_measures())
-    for (const VariableDeclaration& variable : measure->variables()) {
+    for (const VariableDeclaration& variable : measure->variables) {
       if (!stands_over(variable, axis.name)) continue;
       for (const std::string& name : variable.measures)
         if (!std::ranges::count(names, name)) names.push_back(name);
@@ -130,7 +118,7 @@ std::vector<VariableDeclaration> all_variables() {
   std::vector<VariableDeclaration> all;
   for (const bool known : {true, false})
     for (const DeclareMeasure* measure : declared_measures())
-      for (const VariableDeclaration& declaration : measure->variables()) {
+      for (const VariableDeclaration& declaration : measure->variables) {
         if ((declaration.known != nullptr) != known) continue;
         all.push_back(declaration);
         if (known && declaration.when == nullptr) all.back().measures = measures_over(declaration);
@@ -209,7 +197,7 @@ bool MeasureResults::has(const char* variable) const {
   static const auto names = [] {
     std::set<std::string_view> all;
     for (const DeclareMeasure* measure : declared_measures())
-      for (const VariableDeclaration& one : measure->variables()) all.insert(one.name);
+      for (const VariableDeclaration& one : measure->variables) all.insert(one.name);
     return all;
   }();
   if (!names.contains(variable))
@@ -217,36 +205,24 @@ bool MeasureResults::has(const char* variable) const {
   return dataset_.has(variable);
 }
 
-DeclareMeasure::DeclareMeasure(MeasureInfo info, std::vector<VariableDeclaration> variables)
-    : info_(info), variables_(std::move(variables)) {
-  for (VariableDeclaration& variable : variables_) {
-    if (info_.whole && variable.known == nullptr) variable.measures = {info_.name};
-    if (info_.when != nullptr) variable.when = info_.when;
+DeclareMeasure::DeclareMeasure(MeasureInfo about, std::vector<VariableDeclaration> declared,
+                               Make maker)
+    : info(about), make(maker), variables(std::move(declared)) {
+  for (VariableDeclaration& variable : variables) {
+    if (info.whole && variable.known == nullptr) variable.measures = {info.name};
+    if (info.when != nullptr) variable.when = info.when;
   }
-  announced_declarations().push_back(this);
-}
-
-void announce_measure(MeasureKind kind) { announced_kinds().push_back(kind); }
-
-const std::vector<MeasureKind>& measure_kinds() {
-  static const auto kinds = by_place(
-      announced_kinds(),
-      [](const MeasureKind& kind) -> const auto& { return kind.declaration->info(); });
-  return kinds;
+  announced().push_back(this);
 }
 
 const std::vector<const DeclareMeasure*>& declared_measures() {
-  static const auto declarations = by_place(
-      announced_declarations(),
-      [](const DeclareMeasure* measure) -> const auto& { return measure->info(); });
-  return declarations;
-}
-
-StepSeries::StepSeries(size_t outcomes, int64_t steps)
-    : series_(outcomes, std::vector<double>(steps, kUndefined)) {}
-
-std::span<double> StepSeries::part(int outcome, int64_t first, int64_t steps) {
-  return std::span(series_[outcome]).subspan(first, steps);
+  static const auto by_place = [] {
+    std::ranges::sort(announced(), {}, [](const DeclareMeasure* measure) {
+      return std::pair(measure->info.place, std::string(measure->info.name));
+    });
+    return announced();
+  }();
+  return by_place;
 }
 
 std::vector<double> over_heads(const Table<double>& heads) {

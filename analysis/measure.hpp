@@ -62,9 +62,9 @@ double unbiased_rate(const std::vector<KeptEntries>& heads, int64_t prompt_len);
 /// Largest minus smallest keep rate over the labelled spans; `rates` belong to `spans`.
 double bias_spread(std::span<const double> rates, const std::vector<SpanTokens>& spans);
 
-/// A measure is one file in this folder: it declares its variables, says what it needs, sees what
-/// the study reads and replays, and writes rows of the results. It registers itself; nothing else
-/// is edited. CONTRIBUTING.md has one in full.
+/// A measure stands in one file of this folder: it declares its variables, says what it needs, sees
+/// what the study reads and replays, and writes rows of the results. It registers itself; nothing
+/// else is edited. CONTRIBUTING.md has one in full.
 
 /// Facts that decide which variables a run writes, and over which dimensions.
 struct RunShape {
@@ -224,21 +224,6 @@ class MeasureResults {
   Dataset& dataset_;
 };
 
-/// A number per later step and outcome of a layer's replay: NaN where it was not seen.
-class StepSeries {
- public:
-  StepSeries() = default;
-  StepSeries(size_t outcomes, int64_t steps);
-
-  std::vector<double>& operator[](size_t outcome) { return series_[outcome]; }
-  const std::vector<double>& operator[](size_t outcome) const { return series_[outcome]; }
-  /// Part of one outcome's series, from the step `first` on.
-  std::span<double> part(int outcome, int64_t first, int64_t steps);
-
- private:
-  std::vector<std::vector<double>> series_;  ///< [outcome][T]
-};
-
 /// Sums over query heads of a table [Hq][steps].
 std::vector<double> over_heads(const Table<double>& heads);
 
@@ -271,6 +256,8 @@ class Measure {
 
  protected:
   const MeasureRun& run() const { return run_; }
+  /// [rows][T]: NaN where a step is not seen.
+  Table<double> series(int64_t rows) const { return {rows, run_.info.steps(), kUndefined}; }
 
  private:
   const MeasureRun& run_;
@@ -286,42 +273,33 @@ struct MeasureInfo {
   std::vector<std::string> (*observes)() = nullptr;
 };
 
-/// Declares a measure and its variables, in the order of the results file:
-///     const DeclareMeasure measure({.name = "locality", .place = 540, .whole = true}, {{...},
-///     ...});
+/// Makes variables known, in the order of the results file, and what measures them.
 class DeclareMeasure {
  public:
-  DeclareMeasure(MeasureInfo info, std::vector<VariableDeclaration> variables);
+  using Make = std::unique_ptr<Measure> (*)(const MeasureRun& run);
+  DeclareMeasure(MeasureInfo about, std::vector<VariableDeclaration> declared, Make make = nullptr);
   DeclareMeasure(const DeclareMeasure&) = delete;
   DeclareMeasure& operator=(const DeclareMeasure&) = delete;
 
-  const MeasureInfo& info() const { return info_; }
-  const std::vector<VariableDeclaration>& variables() const { return variables_; }
-
- private:
-  MeasureInfo info_;
-  std::vector<VariableDeclaration> variables_;
+  const MeasureInfo info;
+  const Make make;  ///< null: all values are known before anything is measured
+  std::vector<VariableDeclaration> variables;
 };
 
-/// A measure that makes itself known from its own file and namespace, after its declarations:
-///     const RegisterMeasure<Locality> registered(measure);
-struct MeasureKind {
-  const DeclareMeasure* declaration;
-  std::unique_ptr<Measure> (*make)(const MeasureRun& run);
-};
-void announce_measure(MeasureKind kind);
-/// All measures, and all declarations, by place.
-const std::vector<MeasureKind>& measure_kinds();
-const std::vector<const DeclareMeasure*>& declared_measures();
-
+/// A measure makes itself known in its own file and namespace:
+///     const RegisterMeasure<Locality> register_locality({.name = "locality", .place = 540},
+///                                                       {{...}, ...});
 template <class Implementation>
-struct RegisterMeasure {
-  explicit RegisterMeasure(const DeclareMeasure& declaration) {
-    announce_measure({&declaration, [](const MeasureRun& run) -> std::unique_ptr<Measure> {
-                        return std::make_unique<Implementation>(run);
-                      }});
-  }
+struct RegisterMeasure : DeclareMeasure {
+  RegisterMeasure(MeasureInfo about, std::vector<VariableDeclaration> declared)
+      : DeclareMeasure(about, std::move(declared),
+                       [](const MeasureRun& run) -> std::unique_ptr<Measure> {
+                         return std::make_unique<Implementation>(run);
+                       }) {}
 };
+
+/// All of them, by place.
+const std::vector<const DeclareMeasure*>& declared_measures();
 
 /// All variables, coordinates first, then measure by measure.
 const std::vector<VariableDeclaration>& declared_variables();

@@ -228,58 +228,6 @@ const Condition kLatent{"the trace has `latent_size`",
                         [](const RunShape& run) { return run.info.latent_size > 0; }};
 
 constexpr const char* kCell = "policy budget";
-const DeclareMeasure measure(
-    {.name = "memory", .place = 400, .when = &kAlways},
-    {{"budget_entries", kCell, "count", "entries that the policy was given",
-      "B, per owner: of the typed budget, or what --equal-bytes chose"},
-     {"entries_kv", kCell, "count", "slots of the compressed cache",
-      "sum over layers and KV heads; with granularity=query the union over the group"},
-     {"entries_query", kCell, "count", "slots counted per query head",
-      "sum over layers and query heads; only for policies with granularity=query",
-      Needs{&kQueryHeads}},
-     {"realised_ratio", kCell, "1", "share of the prompt that is kept",
-      "entries_kv / (layers * Hkv * n)"},
-     {"realised_ratio_min", kCell, "1", "smallest kept share of a head",
-      "minimum over layers and KV heads"},
-     {"realised_ratio_max", kCell, "1", "largest kept share of a head",
-      "maximum over layers and KV heads"},
-     {"bytes_ragged", kCell, "bytes", "memory with a length per head",
-      "slots * (d + dv) * --element-bytes + 4 per KV head; merged slots of query heads count for "
-      "each head"},
-     {"bytes_grouped", kCell, "bytes", "memory with one tensor per layer",
-      "sum over layers of Hkv * largest head's slots * (d + dv) * --element-bytes"},
-     {"bytes_quantized", kCell, "bytes", "memory when quantised",
-      "codes, scales, and the rest at --element-bytes; NaN for policies that do not quantise",
-      Needs{&kQuantizes}},
-     {"bytes_side", kCell, "bytes", "memory of votes, biases, estimates and bounds of pages",
-      "4 per vote, 4 g per bias, 4 per estimate; what schedule=reads chooses by, as with "
-      "indicator=page-bound 2 d * --element-bytes / block per slot; else 0"},
-     {"bytes_flattened", kCell, "bytes", "bytes held, heads one behind the other",
-      "bytes_quantized where it is defined, else bytes of the slots, + bytes_side + 4 per KV head"},
-     {"bytes_padded", kCell, "bytes", "bytes held, every head of a layer as large as its largest",
-      "sum over layers of Hkv * largest head's bytes, with scales and side numbers"},
-     {"bytes_paged", kCell, "bytes", "bytes held in pages of 16 slots of one head",
-      "sum over layers and KV heads of ceil(slots/16) * (16 * the head's mean bytes per slot + 4)"},
-     {"bytes_in_place", kCell, "bytes",
-      "bytes held where no entry moves, in pages of 16 positions of all heads",
-      "sum over layers of the pages in which some head keeps an entry * (16 * Hkv * the layer's "
-      "mean bytes per slot + 4)"},
-     {"bytes_peak", kCell, "bytes", "the most bytes held while later tokens come",
-      "bytes_flattened + (most slots at any later step - slots) * (d + dv) * --element-bytes"},
-     {"bytes_latent", kCell, "bytes", "bytes of a latent cache",
-      "sum over layers of the positions that some head keeps * latent_size * --element-bytes, + 4 "
-      "per layer; NaN for policies that merge or quantise",
-      Needs{&kLatent}},
-     {"compression_latent", kCell, "1", "compression of a latent cache",
-      "bytes of the full latent cache / bytes_latent", Needs{&kLatent}},
-     {"compression", kCell, "1", "compression",
-      "bytes of the full cache / bytes of the compressed one"},
-     {"decode_time", kCell, "s", "attention time of one decode step by the roofline",
-      "max(bytes read / --bandwidth, flops / --peak); NaN with `schedule=reads`",
-      Needs{&kRoofline}},
-     {"decode_speedup", kCell, "1", "speed-up of one decode step by the roofline",
-      "decode time of the full cache / of the compressed one; an upper bound", Needs{&kRoofline}}});
-
 struct Memory : Measure {
   using Measure::Measure;
 
@@ -340,7 +288,57 @@ struct Memory : Measure {
 
   std::map<ReplayCell, MemoryModel> sums_;
 };
-const RegisterMeasure<Memory> registered(measure);
+const RegisterMeasure<Memory> register_memory(
+    {.name = "memory", .place = 400, .when = &kAlways},
+    {{"budget_entries", kCell, "count", "entries that the policy was given",
+      "B, per owner: of the typed budget, or what --equal-bytes chose"},
+     {"entries_kv", kCell, "count", "slots of the compressed cache",
+      "sum over layers and KV heads; with granularity=query the union over the group"},
+     {"entries_query", kCell, "count", "slots counted per query head",
+      "sum over layers and query heads; only for policies with granularity=query",
+      Needs{&kQueryHeads}},
+     {"realised_ratio", kCell, "1", "share of the prompt that is kept",
+      "entries_kv / (layers * Hkv * n)"},
+     {"realised_ratio_min", kCell, "1", "smallest kept share of a head",
+      "minimum over layers and KV heads"},
+     {"realised_ratio_max", kCell, "1", "largest kept share of a head",
+      "maximum over layers and KV heads"},
+     {"bytes_ragged", kCell, "bytes", "memory with a length per head",
+      "slots * (d + dv) * --element-bytes + 4 per KV head; merged slots of query heads count for "
+      "each head"},
+     {"bytes_grouped", kCell, "bytes", "memory with one tensor per layer",
+      "sum over layers of Hkv * largest head's slots * (d + dv) * --element-bytes"},
+     {"bytes_quantized", kCell, "bytes", "memory when quantised",
+      "codes, scales, and the rest at --element-bytes; NaN for policies that do not quantise",
+      Needs{&kQuantizes}},
+     {"bytes_side", kCell, "bytes", "memory of votes, biases, estimates and bounds of pages",
+      "4 per vote, 4 g per bias, 4 per estimate; what schedule=reads chooses by, as with "
+      "indicator=page-bound 2 d * --element-bytes / block per slot; else 0"},
+     {"bytes_flattened", kCell, "bytes", "bytes held, heads one behind the other",
+      "bytes_quantized where it is defined, else bytes of the slots, + bytes_side + 4 per KV head"},
+     {"bytes_padded", kCell, "bytes", "bytes held, every head of a layer as large as its largest",
+      "sum over layers of Hkv * largest head's bytes, with scales and side numbers"},
+     {"bytes_paged", kCell, "bytes", "bytes held in pages of 16 slots of one head",
+      "sum over layers and KV heads of ceil(slots/16) * (16 * the head's mean bytes per slot + 4)"},
+     {"bytes_in_place", kCell, "bytes",
+      "bytes held where no entry moves, in pages of 16 positions of all heads",
+      "sum over layers of the pages in which some head keeps an entry * (16 * Hkv * the layer's "
+      "mean bytes per slot + 4)"},
+     {"bytes_peak", kCell, "bytes", "the most bytes held while later tokens come",
+      "bytes_flattened + (most slots at any later step - slots) * (d + dv) * --element-bytes"},
+     {"bytes_latent", kCell, "bytes", "bytes of a latent cache",
+      "sum over layers of the positions that some head keeps * latent_size * --element-bytes, + 4 "
+      "per layer; NaN for policies that merge or quantise",
+      Needs{&kLatent}},
+     {"compression_latent", kCell, "1", "compression of a latent cache",
+      "bytes of the full latent cache / bytes_latent", Needs{&kLatent}},
+     {"compression", kCell, "1", "compression",
+      "bytes of the full cache / bytes of the compressed one"},
+     {"decode_time", kCell, "s", "attention time of one decode step by the roofline",
+      "max(bytes read / --bandwidth, flops / --peak); NaN with `schedule=reads`",
+      Needs{&kRoofline}},
+     {"decode_speedup", kCell, "1", "speed-up of one decode step by the roofline",
+      "decode time of the full cache / of the compressed one; an upper bound", Needs{&kRoofline}}});
 
 }  // namespace
 }  // namespace kvsim::measures::memory

@@ -266,22 +266,6 @@ VariableValues scores(const RunShape& /*run*/) { return predicted_scores(); }
 VariableValues predictors(const RunShape& /*run*/) { return score_predictors(); }
 
 constexpr const char* kPrediction = "layer score predictor";
-const DeclareMeasure measure(
-    {.name = "prediction_error", .place = 590, .whole = true},
-    {{"score", "score", "1", "score that is predicted",
-      "`exp-logit`: s = exp(logit); `attention`: s = A", VariableType::text, Known{scores}},
-     {"predictor", "predictor", "1", "predictor of scores",
-      "moving averages by decay (the past's weight), mean of all rows since n, of the last 32, the "
-      "last row",
-      VariableType::text, Known{predictors}},
-     {"prediction_error_median", kPrediction, "1", "error of predicted scores, median",
-      "median of |s^(t) / s(t+d) - 1| over query heads, prompt entries and steps, d = --horizon; "
-      "from a histogram, within 1e-3"},
-     {"prediction_error_trimmed_mean", kPrediction, "1", "error of predicted scores, trimmed mean",
-      "mean without the lowest and the highest tenth; within 1e-3"},
-     {"prediction_error_weighted_mean", kPrediction, "1",
-      "error of predicted scores, weighted mean", "mean weighted by A at t+d"}});
-
 struct PredictionErrors : Measure {
   using Measure::Measure;
 
@@ -297,7 +281,21 @@ struct PredictionErrors : Measure {
     }
   }
 };
-const RegisterMeasure<PredictionErrors> registered(measure);
+const RegisterMeasure<PredictionErrors> register_prediction_errors(
+    {.name = "prediction_error", .place = 590, .whole = true},
+    {{"score", "score", "1", "score that is predicted",
+      "`exp-logit`: s = exp(logit); `attention`: s = A", VariableType::text, Known{scores}},
+     {"predictor", "predictor", "1", "predictor of scores",
+      "moving averages by decay (the past's weight), mean of all rows since n, of the last 32, the "
+      "last row",
+      VariableType::text, Known{predictors}},
+     {"prediction_error_median", kPrediction, "1", "error of predicted scores, median",
+      "median of |s^(t) / s(t+d) - 1| over query heads, prompt entries and steps, d = --horizon; "
+      "from a histogram, within 1e-3"},
+     {"prediction_error_trimmed_mean", kPrediction, "1", "error of predicted scores, trimmed mean",
+      "mean without the lowest and the highest tenth; within 1e-3"},
+     {"prediction_error_weighted_mean", kPrediction, "1",
+      "error of predicted scores, weighted mean", "mean weighted by A at t+d"}});
 
 }  // namespace
 }  // namespace kvsim::measures::prediction_error

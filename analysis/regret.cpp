@@ -67,23 +67,16 @@ namespace {
 constexpr const char* kBestStatic = "oracle-mean";
 constexpr const char* kBestPerStep = "oracle-step";
 
-const DeclareMeasure measure(
-    {.name = "regret", .place = 502},
-    {{"regret_mean", "policy budget layer", "1", "regret against the best static choice",
-      "retained_importance_mean of oracle-mean minus the policy's", Beside{kBestStatic}},
-     {"regret_step", "policy budget layer step", "1", "regret against the best choice of each step",
-      "retained_importance of oracle-step minus the policy's", Beside{kBestPerStep}}});
-
 struct Regret : Measure {
   using Measure::Measure;
 
   void start(const MeasuredLayer& layer) override {
-    importance_ = StepSeries(layer.replay.count(), run().info.steps());
+    importance_ = series(static_cast<int64_t>(layer.replay.count()));
   }
   void see(const StepBlock& block, const OutcomeBlock& view) override {
     if (view.sums == nullptr) return;
     retained_pooled(view.sums->kept.importance, view.sums->total.importance,
-                    importance_.part(view.outcome, block.first_step, block.steps));
+                    importance_.row(view.outcome).subspan(block.first_step, block.steps));
   }
   void finish(const MeasuredLayer& layer, MeasureResults& results) override {
     std::map<int, size_t> best_static, best_per_step;  // outcomes by budget
@@ -93,11 +86,12 @@ struct Regret : Measure {
       const std::initializer_list<int64_t> at = {cell.record, cell.budget, layer.index};
       if (results.has("regret_mean")) {
         const size_t best = best_static.at(cell.budget);
-        results.set("regret_mean", at, mean(importance_[best]) - mean(importance_[o]));
+        results.set("regret_mean", at, mean(importance_.row(best)) - mean(importance_.row(o)));
       }
       if (!results.has("regret_step")) return;
-      std::vector<double> regret = importance_[best_per_step.at(cell.budget)];
-      for (size_t t = 0; t < regret.size(); ++t) regret[t] -= importance_[o][t];
+      const auto best = importance_.row(best_per_step.at(cell.budget)), own = importance_.row(o);
+      std::vector<double> regret(own.size());
+      std::ranges::transform(best, own, regret.begin(), std::minus<>());
       results.copy("regret_step", at, regret);
     });
   }
@@ -105,21 +99,14 @@ struct Regret : Measure {
  private:
   const Record best_static_ = Record::parse(kBestStatic);
   const Record best_per_step_ = Record::parse(kBestPerStep);
-  StepSeries importance_;  ///< retained, of every outcome
+  Table<double> importance_;  ///< retained, of every outcome
 };
-const RegisterMeasure<Regret> registered(measure);
-
-}  // namespace
-}  // namespace kvsim::measures::regret
-
-namespace kvsim::measures::minmax_bound {
-namespace {
-
-const DeclareMeasure measure(
-    {.name = "minmax_bound", .place = 503},
-    {{"minmax_bound", "policy budget layer", "1", "upper bound of the worst retained importance",
-      "no static choice of B entries per head is better than this at its worst "
-      "step; NaN for `periodic` and `decode`, which do not choose once"}});
+const RegisterMeasure<Regret> register_regret(
+    {.name = "regret", .place = 502},
+    {{"regret_mean", "policy budget layer", "1", "regret against the best static choice",
+      "retained_importance_mean of oracle-mean minus the policy's", Beside{kBestStatic}},
+     {"regret_step", "policy budget layer step", "1", "regret against the best choice of each step",
+      "retained_importance of oracle-step minus the policy's", Beside{kBestPerStep}}});
 
 /// The bound belongs to a budget and to who owns a set (KV heads or query heads), not to a policy.
 /// It is about static sets of the prompt: what periodic or decoding records keep has none.
@@ -196,7 +183,11 @@ struct MinmaxBound : Measure {
   std::vector<double> total_;        ///< [T] importance of all entries in the scope prompt or all
   std::vector<double> later_share_;  ///< [T] share of it on later entries; 0 in scope prompt
 };
-const RegisterMeasure<MinmaxBound> registered(measure);
+const RegisterMeasure<MinmaxBound> register_minmax_bound(
+    {.name = "minmax_bound", .place = 503},
+    {{"minmax_bound", "policy budget layer", "1", "upper bound of the worst retained importance",
+      "no static choice of B entries per head is better than this at its worst "
+      "step; NaN for `periodic` and `decode`, which do not choose once"}});
 
 }  // namespace
-}  // namespace kvsim::measures::minmax_bound
+}  // namespace kvsim::measures::regret

@@ -62,29 +62,6 @@ VariableValues samples(const RunShape& run) {
   return ascending<int64_t>(std::clamp<int64_t>(candidates, 1, kSamples));
 }
 
-const DeclareMeasure measure(
-    {.name = "risk", .place = 510, .whole = true, .observes = records_of_estimators},
-    {{"estimator", "estimator", "1", "estimator of the risk",
-      "`single`, `mean`, `max`: importance of one query (`importance,aggregate=single`), the mean "
-      "(`importance`) or the maximum over window and heads (`importance,aggregate=max,group=max`); "
-      "`max_prior`: the same with `prior=head-mean`; `defensivekv`: score of that preset",
-      VariableType::text, Known{estimators}},
-     {"sample", "sample", "1", "number of a sampled entry",
-      "evenly spaced over the candidates of all KV heads", VariableType::int64, Known{samples}},
-     {"risk_spearman", kEstimator, "1", "rank correlation with the true risk",
-      "Spearman of estimate and true risk over the candidates, mean over KV heads"},
-     {"risk_log_ratio_median", kEstimator, "nat", "typical error of the estimate",
-      "median of ln(estimate / true risk), mean over KV heads"},
-     {"risk_underestimated", kEstimator, "1", "share of underestimated entries",
-      "share of candidates with estimate < true risk, mean over KV heads"},
-     {"risk_prior_exceeds", kEstimator, "1", "share of entries whose prior is too high",
-      "share of candidates whose prior exceeds the true risk, mean over KV heads; NaN without a "
-      "prior"},
-     {"risk_true", "layer sample", "model units", "true risk of sampled entries",
-      "largest importance at any later step for any query head of the group"},
-     {"risk_estimate", "layer estimator sample", "model units",
-      "estimated risk of the same entries", "the score of the estimator's record"}});
-
 /// Where each score would be if it were at the prior: the mean of the head's unclamped scores,
 /// times the weight of the entry where the record has one.
 Table<double> priors(LayerWork& work, const ScoredLayer& scored, const Settings& settings,
@@ -195,7 +172,28 @@ struct Risk : Measure {
   const Table<float>* importance_ = nullptr;
   Table<double> risk_;  ///< [Hkv][n] R*
 };
-const RegisterMeasure<Risk> registered(measure);
+const RegisterMeasure<Risk> register_risk(
+    {.name = "risk", .place = 510, .whole = true, .observes = records_of_estimators},
+    {{"estimator", "estimator", "1", "estimator of the risk",
+      "`single`, `mean`, `max`: importance of one query (`importance,aggregate=single`), the mean "
+      "(`importance`) or the maximum over window and heads (`importance,aggregate=max,group=max`); "
+      "`max_prior`: the same with `prior=head-mean`; `defensivekv`: score of that preset",
+      VariableType::text, Known{estimators}},
+     {"sample", "sample", "1", "number of a sampled entry",
+      "evenly spaced over the candidates of all KV heads", VariableType::int64, Known{samples}},
+     {"risk_spearman", kEstimator, "1", "rank correlation with the true risk",
+      "Spearman of estimate and true risk over the candidates, mean over KV heads"},
+     {"risk_log_ratio_median", kEstimator, "nat", "typical error of the estimate",
+      "median of ln(estimate / true risk), mean over KV heads"},
+     {"risk_underestimated", kEstimator, "1", "share of underestimated entries",
+      "share of candidates with estimate < true risk, mean over KV heads"},
+     {"risk_prior_exceeds", kEstimator, "1", "share of entries whose prior is too high",
+      "share of candidates whose prior exceeds the true risk, mean over KV heads; NaN without a "
+      "prior"},
+     {"risk_true", "layer sample", "model units", "true risk of sampled entries",
+      "largest importance at any later step for any query head of the group"},
+     {"risk_estimate", "layer estimator sample", "model units",
+      "estimated risk of the same entries", "the score of the estimator's record"}});
 
 }  // namespace
 }  // namespace kvsim::measures::risk

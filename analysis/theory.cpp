@@ -5,15 +5,6 @@
 namespace kvsim {
 namespace {
 
-/// H of metrics.md 8: distribution of one independent observation.
-double observation_distribution(const RiskModel& model, double x) {
-  if (x < 0) return 0;
-  if (x >= model.c) return 1;
-  const double low = model.a > 0 ? std::min(1.0, x / model.a) : 1.0;
-  const double high = std::clamp((x - model.b) / (model.c - model.b), 0.0, 1.0);
-  return (1 - model.epsilon) * low + model.epsilon * high;
-}
-
 /// Sums of a quantity and of its square over samples.
 struct Tally {
   double sum = 0;
@@ -89,37 +80,9 @@ double mean_of_mean(const RiskModel& model) {
   return (1 - model.epsilon) * model.a / 2 + model.epsilon * (model.b + model.c) / 2;
 }
 
-double no_high_probability(const RiskModel& model) {
-  return std::pow(1 - model.epsilon, static_cast<double>(model.m));
-}
-
-double mean_of_max(const RiskModel& model) {
-  const auto m = static_cast<double>(model.m);
-  const double none = no_high_probability(model);
-  const double spread = 1 - (1 - none * (1 - model.epsilon)) / ((m + 1) * model.epsilon);
-  return none * model.a * m / (m + 1) + model.b * (1 - none) + (model.c - model.b) * spread;
-}
-
 double bound_of_max(const RiskModel& model) {
-  const double none = no_high_probability(model);
+  const double none = std::pow(1 - model.epsilon, static_cast<double>(model.m));
   return none * model.a / 2 + (1 - none) * (model.b + model.c) / 2;
-}
-
-double max_distribution(const RiskModel& model, double x) {
-  return std::pow(observation_distribution(model, x), static_cast<double>(model.m));
-}
-
-double mean_of_max_with_prior(const RiskModel& model) {
-  // r + the integral of 1 - H^m from r to c, piece by piece; H is linear on each.
-  const auto m = static_cast<double>(model.m);
-  const double none = no_high_probability(model);
-  double power = 0;  // integral of H^m
-  const double r = model.prior;
-  if (r < model.a) power += none * model.a / (m + 1) * (1 - std::pow(r / model.a, m + 1));
-  power += none * std::max(0.0, model.b - std::max(r, model.a));
-  const double from = observation_distribution(model, std::max(r, model.b));
-  power += (model.c - model.b) / model.epsilon * (1 - std::pow(from, m + 1)) / (m + 1);
-  return model.c - power;
 }
 
 std::vector<double> high_counts(const RiskModel& model) {
@@ -213,34 +176,29 @@ bool RiskRow::agrees(int64_t samples) const {
 std::vector<RiskRow> risk_rows(const RiskModel& asked, const RiskSample& sample) {
   RiskModel model = asked;
   model.m = sample.m;
-  const bool chain = model.dwell.has_value();
-  const std::vector<double> counts = chain ? high_counts(model) : std::vector<double>();
+  const std::vector<double> counts = high_counts(model);
   RiskModel plain = model;
   plain.prior = 0;
-  const auto below = [&](double x) {
-    return chain ? max_distribution(model, counts, x) : max_distribution(model, x);
-  };
-  const double max = chain ? mean_of_max_with_prior(plain, counts) : mean_of_max(model);
-  const double max_prior = chain ? mean_of_max_with_prior(model, counts)
-                                 : mean_of_max_with_prior(model);
+  const auto above = [&](double x) { return 1 - max_distribution(model, counts, x); };
+  const double max = mean_of_max_with_prior(plain, counts);
+  const double max_prior = mean_of_max_with_prior(model, counts);
+  const double bound = model.dwell ? kUndefined : bound_of_max(model);
   const auto bias = [&](Estimate e) { return Estimate{model.c - e.mean, e.standard_error}; };
   const double mean = mean_of_mean(model);
-  std::vector<RiskRow> rows = {
-      {"P(no high observation)", chain ? counts[0] : no_high_probability(model), sample.no_high},
+  return {
+      {"P(no high observation)", counts[0], sample.no_high},
       {"E[mean]", mean, sample.mean},
       {"E[max]", max, sample.max},
-      {"E[max], lower bound of the paper", chain ? kUndefined : bound_of_max(model), sample.max,
-       true},
+      {"E[max], lower bound of the paper", bound, sample.max, true},
       {"E[max(X, prior)]", max_prior, sample.max_prior},
       {"bias of mean", model.c - mean, bias(sample.mean)},
       {"bias of max", model.c - max, bias(sample.max)},
       {"bias of max with prior", model.c - max_prior, bias(sample.max_prior)},
       {"P(mean outranks steady)", kUndefined, sample.mean_outranks},
-      {"P(max outranks steady)", 1 - below(model.steady), sample.max_outranks},
-      {"P(max with prior outranks steady)", 1 - below(std::max(model.steady, model.prior)),
+      {"P(max outranks steady)", above(model.steady), sample.max_outranks},
+      {"P(max with prior outranks steady)", above(std::max(model.steady, model.prior)),
        sample.prior_outranks},
   };
-  return rows;
 }
 
 }  // namespace kvsim

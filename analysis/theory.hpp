@@ -21,21 +21,15 @@ struct RiskModel {
   double entering() const;  ///< and the other way round; may come out above 1: no such chain
 };
 
-/// Closed forms for independent observations.
 double mean_of_mean(const RiskModel& model);
-double no_high_probability(const RiskModel& model);
-double mean_of_max(const RiskModel& model);
-/// The paper's lower bound of E[max].
+/// The paper's lower bound of E[max], of independent observations.
 double bound_of_max(const RiskModel& model);
-/// P(max <= x) = H(x)^m.
-double max_distribution(const RiskModel& model, double x);
-/// E[max(X, r)].
-double mean_of_max_with_prior(const RiskModel& model);
 
 /// P(k of the m observations are high), k = 0..m, of the chain (of the binomial without one).
 std::vector<double> high_counts(const RiskModel& model);
-/// Gives these quantities when k high observations come with probability counts[k].
+/// P(max <= x) when k high observations come with probability counts[k].
 double max_distribution(const RiskModel& model, const std::vector<double>& counts, double x);
+/// E[max(X, r)] then.
 double mean_of_max_with_prior(const RiskModel& model, const std::vector<double>& counts);
 
 /// A sample mean with its standard error.

@@ -1,7 +1,6 @@
 #include <cstdio>
 
 #include "cli/command.hpp"
-#include "cli/replay_options.hpp"
 #include "cli/terminal.hpp"
 #include "io/trace_reader.hpp"
 #include "run/live/live_attention.hpp"
@@ -20,15 +19,6 @@ namespace {
 // until the model closes its end.
 constexpr int32_t kUnchanged = 0;
 constexpr int32_t kReady = 1;
-
-std::vector<Option> options() {
-  return {{"policy", "RECORD", kRecords, true},
-          {"budget"},
-          {"layers"},
-          {"importance", "l1|l2", "norm of v W in the importance (default: l1)"},
-          {"later"},
-          {"seed"}};
-}
 
 /// False when the input ends before the first byte.
 bool read_bytes(void* target, size_t bytes) {
@@ -133,7 +123,12 @@ const bool registered = register_command(
          "over each layer's own queries, keys and values on standard input and gets, on standard\n"
          "output, what attention over the cache of that policy and budget gives for every later\n"
          "token. The numbers that go back and forth are described in docs/study.md 8.",
-     .options = options,
+     .options = {{"policy", "RECORD", kRecords, true},
+                 {"budget"},
+                 {"layers"},
+                 {"importance", "l1|l2", "norm of v W in the importance (default: l1)"},
+                 {"later"},
+                 {"seed"}},
      .examples = {"kvsim attend data/sample.h5 --policy keepkv --budget 0.3 < requests > answers",
                   "kvsim attend data/sample.h5 --policy h2o:official --policy tova:official "
                   "--budget 0.1,0.3 --layers 0 < requests > answers"},

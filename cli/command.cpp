@@ -5,7 +5,6 @@
 #include <iostream>
 #include <new>
 
-#include "cli/options.hpp"
 #include "cli/package.hpp"
 #include "cli/terminal.hpp"
 #include "kvsim_version.hpp"
@@ -179,7 +178,7 @@ std::vector<std::string> with_shipped_files(std::vector<std::string> words) {
 
 int run_command(const Command& command, const std::vector<std::string>& words) {
   po::options_description options("Options", 100, 60);
-  if (command.options != nullptr) add_options(options, command.options());
+  add_options(options, command.options);
   add_options(options,
               {{"threads"}, {"progress"}, {"quiet,q"}, {"verbose,v"}, {"help,h"}, {"version"}});
   const Values values = parse(command, words, options);

@@ -4,9 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "cli/after_replay.hpp"
 #include "cli/command.hpp"
-#include "cli/options.hpp"
 #include "cli/package.hpp"
 #include "cli/tables.hpp"
 #include "cli/terminal.hpp"
@@ -22,19 +20,6 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 constexpr size_t kExpectedSteps = 5;
-
-std::vector<Option> options() {
-  return {{"trace", "FILE",
-           "the trace (default: the one named in the results, beside them, in "
-           "this folder or in data/)"},
-          {"policy", "RECORD", "policy, as the results name it (default: the worst)"},
-          {"budget", "B", "a budget of the results (default: the worst)"},
-          {"layer", "L", "layer (default: of the least importance retained)"},
-          {"step", "T", "position of the later query (default: of the largest stream error)"},
-          {"top", "N", "tokens to list (default: 20)"},
-          {"scores"},
-          {"json"}};
-}
 
 std::string find_trace(const Values& values, const Dataset& results, const std::string& path) {
   const std::string found = trace_beside(text(values, "trace"), results, path);
@@ -213,7 +198,17 @@ const bool registered = register_command(
          "importance there) lists the prompt tokens whose importance was lost, most first: the\n"
          "share lost, the heads that kept them, and score and rank in the head that lost most.\n"
          "`kvsim plot` draws the document that --json prints: the prompt, coloured.",
-     .options = options,
+     .options = {{"trace", "FILE",
+                  "the trace (default: the one named in the results, beside them, in "
+                  "this folder or in data/)"},
+                 {"policy", "RECORD", "policy, as the results name it (default: the worst)"},
+                 {"budget", "B", "a budget of the results (default: the worst)"},
+                 {"layer", "L", "layer (default: of the least importance retained)"},
+                 {"step", "T",
+                  "position of the later query (default: of the largest stream error)"},
+                 {"top", "N", "tokens to list (default: 20)"},
+                 {"scores"},
+                 {"json"}},
      .examples = {"kvsim explain sample.nc --policy snapkv --budget 0.2",
                   "kvsim explain sample.nc --trace data/sample.h5 --json > explain.json"},
      .run = run});
@@ -225,15 +220,6 @@ namespace kvsim::cli::details_command {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::vector<Option> options() {
-  return {
-      {"out,o", "FOLDER", "folder of what is found, made when absent"},
-      {"trace", "FILE",
-       "a trace of the results; repeatable (default: the one that each file names, beside it, in "
-       "this folder or in data/)",
-       true}};
-}
 
 /// The trace of the results: one of --trace by name, or the one that lies where explain looks.
 std::string find_trace(const Values& values, const Dataset& results, const std::string& path,
@@ -297,7 +283,12 @@ const bool registered = register_command(
          "texts,\n"
          "kept sets where the results lack them (the record is replayed for them), and what the\n"
          "worst steps looked for. `kvsim report` asks for it.",
-     .options = options,
+     .options = {{"out,o", "FOLDER", "folder of what is found, made when absent"},
+                 {"trace", "FILE",
+                  "a trace of the results; repeatable (default: the one that each file names, "
+                  "beside it, in "
+                  "this folder or in data/)",
+                  true}},
      .examples = {"kvsim details sample.nc -o details",
                   "kvsim details sample.nc --trace data/sample.h5 -o details"},
      .run = run});

@@ -17,10 +17,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::vector<Option> options() {
-  return {{"policy", "RECORD", kRecords, true}, {"budget"}, {"json"}};
-}
-
 std::string size_text(int64_t bytes) {
   const char* units[] = {"bytes", "KiB", "MiB", "GiB", "TiB"};
   double size = static_cast<double>(bytes);
@@ -427,7 +423,7 @@ const bool registered = register_command(
      .description = "Of a trace also what it is enough for, and with --policy whether a replay "
                     "would take each of\nthem, at the budgets given (0.5), and if not, why. Of "
                     "results the program, the command, trace,\npolicies, budgets and measures.",
-     .options = options,
+     .options = {{"policy", "RECORD", kRecords, true}, {"budget"}, {"json"}},
      .examples = {"kvsim inspect data/sample.h5",
                   "kvsim inspect data/sample.h5 --policy snapkv,window=600 --json"},
      .run = run});

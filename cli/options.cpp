@@ -1,12 +1,12 @@
-#include "cli/options.hpp"
-
 #include <fmt/format.h>
 
 #include <charconv>
 
 #include "analysis/dataset.hpp"
 #include "analysis/measure.hpp"
+#include "cli/command.hpp"
 #include "cli/terminal.hpp"
+#include "run/study/study.hpp"
 #include "sim/backend/cuda_backend.hpp"
 
 namespace kvsim::cli {
@@ -292,6 +292,48 @@ std::vector<Budget> budgets_of(const Values& values, const std::vector<std::stri
   for (const std::string& item : items.empty() ? otherwise : items)
     budgets.push_back(Budget::parse(item));
   return budgets;
+}
+
+std::vector<std::string> chosen_names(const std::vector<std::string>& lists,
+                                      const std::string& name,
+                                      const std::vector<std::string>& known,
+                                      const std::vector<std::string>& shown) {
+  std::vector<std::string> chosen;
+  for (const std::string& list : lists)
+    for (std::string& item : split_list(list, "--" + name)) {
+      if (!contains(known, item))
+        usage_error({"unknown " + name, "--" + name, item,
+                     fmt::format("some of {}", fmt::join(shown, ", ")), did_you_mean(item, known)});
+      if (!contains(chosen, item)) chosen.push_back(std::move(item));
+    }
+  return chosen;
+}
+
+void read_measure_options(const Values& values, StudyOptions& options) {
+  for (const StudyOption& option : study_options()) {
+    if (!has(values, option.flag)) continue;
+    const std::string where = "--" + option.flag;
+    if (option.type == OptionType::names) {
+      std::vector<std::string> names = texts(values, option.flag);
+      if (option.known != nullptr)
+        names = chosen_names(names, option.flag, option.known(), metrics_on_request());
+      for (const std::string& name : names) option.add_name(options, name);
+    } else if (option.type == OptionType::flag) {
+      option.set_number(options, 1);
+    } else {
+      const std::string typed = text(values, option.flag);
+      if (option.type == OptionType::word) {
+        if (!option.set(options, typed))
+          usage_error({"unknown value", where, typed, option.expected()});
+      } else if (option.type == OptionType::count)
+        option.set_number(
+            options, static_cast<double>(parse_count(typed, where, static_cast<int64_t>(option.low),
+                                                     static_cast<int64_t>(option.high))));
+      else
+        option.set_number(options, parse_real(typed, where, option.low, option.high));
+    }
+  }
+  check_together(options, "replay");
 }
 
 }  // namespace kvsim::cli

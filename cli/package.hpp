@@ -1,5 +1,5 @@
 #pragma once
-#include "cli/options.hpp"
+#include "cli/command.hpp"
 #include "sim/policy/record.hpp"
 
 /// Files that came with the program: the Python package, the sample, prompts, sweeps and searches.

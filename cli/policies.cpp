@@ -14,12 +14,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::vector<Option> options() {
-  return {{"markdown", "", "the table of presets as in docs/presets.md"},
-          {"cite", "", "BibTeX of what NAME comes from, or of every source"},
-          {"json"}};
-}
-
 std::string or_dash(const std::string& text) { return text.empty() ? "-" : text; }
 
 /// The kind that the settings choose for a stage, or null where the record does not use the stage.
@@ -447,7 +441,9 @@ const bool registered = register_command(
                         "a preset (snapkv:official), a record (snapkv,kernel=7), a stage, a\n"
                         "        kind or a key; without it: all of them",
                     .required = false}},
-     .options = options,
+     .options = {{"markdown", "", "the table of presets as in docs/presets.md"},
+                 {"cite", "", "BibTeX of what NAME comes from, or of every source"},
+                 {"json"}},
      .examples = {"kvsim policies defensivekv", "kvsim policies defensivekv --cite"},
      .run = run});
 

@@ -167,7 +167,7 @@ const bool registered = register_command(
          "Prints what `replay` and `closed-loop` print when they end. With - it reads series of\n"
          "policies as JSON from standard input and answers with marks, intervals and differences\n"
          "as JSON: what figures, pages and `kvsim compare` are made with.",
-     .options = [] { return std::vector<Option>{{"table"}}; },
+     .options = {{"table"}},
      .examples = {"kvsim rank sample.nc --table tex", "kvsim rank - < contests.json"},
      .run = run});
 

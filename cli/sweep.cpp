@@ -6,9 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/command.hpp"
-#include "cli/options.hpp"
 #include "cli/package.hpp"
-#include "cli/replay_options.hpp"
 #include "cli/tables.hpp"
 #include "cli/terminal.hpp"
 #include "io/results.hpp"
@@ -17,10 +15,6 @@
 
 namespace kvsim::cli::merge_command {
 namespace {
-
-std::vector<Option> options() {
-  return {{"out,o", "FILE", "results file of the whole sweep on one trace"}, {"overwrite"}};
-}
 
 int run(const Values& values) {
   const auto parts = values["part"].as<std::vector<std::string>>();
@@ -39,7 +33,7 @@ const bool registered = register_command(
      .description =
          "Every part must be of the same sweep, no policy may be there twice, and none may be\n"
          "missing; the file that is not right is named.",
-     .options = options,
+     .options = {{"out,o", "FILE", "results file of the whole sweep on one trace"}, {"overwrite"}},
      .examples = {"kvsim merge smoothing/sample.part-1-of-2.nc smoothing/sample.part-2-of-2.nc "
                   "-o smoothing/sample.nc",
                   "kvsim merge smoothing/sample.part-*.nc -o smoothing.nc --overwrite"},
@@ -52,25 +46,6 @@ namespace kvsim::cli::sweep_command {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-std::vector<Option> options() {
-  return {{"out,o", "FILE", "folder of the results files and the finished units, made when absent"},
-          {"overwrite"},
-          {"plan", "", "print what would be done, and what it costs, and do nothing"},
-          {"shard", "I/N", "do share I of N (I = 1..N) only; `kvsim merge` joins the parts"},
-          {"trace", "FILE", "trace to use instead of those of the file; repeatable", true},
-          {"backend"},
-          {"allow", "FILE.py",
-           "run the functions of this file that the sweep file names; repeatable", true},
-          {"metric", "LIST",
-           "measures that settings are judged by, repeatable: stream_error, retained_importance, "
-           "output_error, residual_error (default: the first two; --csv and --json have all)",
-           true},
-          {"csv", "FILE", "also write the best settings as a table"},
-          {"scores"},
-          {"json"},
-          {"table"}};
-}
 
 /// Number and count of --shard, which knows nothing of the best settings.
 std::pair<int64_t, int64_t> chosen_shard(const Values& values) {
@@ -241,7 +216,23 @@ const bool registered = register_command(
          "Shards may run on different machines. Ends with the best setting of each preset per\n"
          "budget, with intervals: by stream error, the best predictor of what a model\n"
          "loses (studies/prediction.md), and by retained importance, the papers' measure.",
-     .options = options,
+     .options =
+         {{"out,o", "FILE", "folder of the results files and the finished units, made when absent"},
+          {"overwrite"},
+          {"plan", "", "print what would be done, and what it costs, and do nothing"},
+          {"shard", "I/N", "do share I of N (I = 1..N) only; `kvsim merge` joins the parts"},
+          {"trace", "FILE", "trace to use instead of those of the file; repeatable", true},
+          {"backend"},
+          {"allow", "FILE.py",
+           "run the functions of this file that the sweep file names; repeatable", true},
+          {"metric", "LIST",
+           "measures that settings are judged by, repeatable: stream_error, retained_importance, "
+           "output_error, residual_error (default: the first two; --csv and --json have all)",
+           true},
+          {"csv", "FILE", "also write the best settings as a table"},
+          {"scores"},
+          {"json"},
+          {"table"}},
      .examples = {"kvsim sweep data/sweeps/restkv_smoothing.toml -o smoothing --plan",
                   "kvsim sweep data/sweeps/restkv_smoothing.toml -o smoothing --shard 1/2"},
      .run = run});

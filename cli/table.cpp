@@ -99,7 +99,7 @@ const bool registered = register_command(
      .arguments = {{.name = "input", .meaning = "-: standard input"}},
      .description =
          "Reads title, provenance, columns, rows with marks, and notes (docs/cli.md 2.3).",
-     .options = [] { return std::vector<Option>{{"table"}}; },
+     .options = {{"table"}},
      .examples = {"kvsim table - --table tex < table.json",
                   "kvsim table - --table md < table.json"},
      .run = run});
@@ -149,7 +149,7 @@ const bool registered = register_command(
     {.name = "variables",
      .summary = "what results files hold: dimensions, units and formulas",
      .arguments = {{.name = "name", .meaning = "one of them", .required = false}},
-     .options = [] { return std::vector<Option>{{"json"}}; },
+     .options = {{"json"}},
      .examples = {"kvsim variables stream_error", "kvsim variables --json"},
      .run = run});
 

@@ -5,29 +5,12 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/command.hpp"
-#include "cli/options.hpp"
 #include "cli/terminal.hpp"
 
 namespace kvsim::cli::theory_command {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-std::vector<Option> options() {
-  return {{"m", "N", "observations, the size of the window (default: 32)"},
-          {"epsilon", "X", "probability that an observation is high (default: 0.05)"},
-          {"a", "X", "low observations are uniform on [0, a] (default: 0.1)"},
-          {"b", "X", "high ones on [b, c] (default: 0.5)"},
-          {"c", "X", "the true risk (default: 1)"},
-          {"prior", "X", "floor under the estimate of max with prior (default: 0.2)"},
-          {"steady", "X", "value of the entry to be outranked (default: 0.3)"},
-          {"samples", "N", "windows to draw (default: 100000)"},
-          {"dwell", "X",
-           "mean length of a high state, at least 1: observations are a Markov "
-           "chain (default: independent, as with dwell 1/(1 - epsilon))"},
-          {"seed"},
-          {"json"}};
-}
 
 RiskModel read_model(const Values& values) {
   constexpr double kHuge = 1e12;
@@ -89,8 +72,7 @@ Json distribution(const RiskModel& model, int64_t samples, uint64_t seed) {
   const std::vector<double> counts = high_counts(model);
   for (int i = 0; i <= kPoints; ++i) {
     x.push_back(model.c * i / kPoints);
-    closed.push_back(model.dwell ? max_distribution(model, counts, x.back())
-                                 : max_distribution(model, x.back()));
+    closed.push_back(max_distribution(model, counts, x.back()));
   }
   return {{"x", x},
           {"closed_form", closed},
@@ -147,7 +129,19 @@ const bool registered = register_command(
          "stand beside a simulation with its standard error. `outranks steady` is the probability\n"
          "that the estimate is above that of an entry of constant value. `kvsim plot` draws the\n"
          "document that --json prints.",
-     .options = options,
+     .options = {{"m", "N", "observations, the size of the window (default: 32)"},
+                 {"epsilon", "X", "probability that an observation is high (default: 0.05)"},
+                 {"a", "X", "low observations are uniform on [0, a] (default: 0.1)"},
+                 {"b", "X", "high ones on [b, c] (default: 0.5)"},
+                 {"c", "X", "the true risk (default: 1)"},
+                 {"prior", "X", "floor under the estimate of max with prior (default: 0.2)"},
+                 {"steady", "X", "value of the entry to be outranked (default: 0.3)"},
+                 {"samples", "N", "windows to draw (default: 100000)"},
+                 {"dwell", "X",
+                  "mean length of a high state, at least 1: observations are a Markov "
+                  "chain (default: independent, as with dwell 1/(1 - epsilon))"},
+                 {"seed"},
+                 {"json"}},
      .examples = {"kvsim theory --m 64 --epsilon 0.02",
                   "kvsim theory --dwell 8 --json > theory.json"},
      .run = run});

@@ -3,7 +3,6 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/command.hpp"
-#include "cli/options.hpp"
 #include "cli/terminal.hpp"
 #include "io/temporary_file.hpp"
 #include "io/trace_reader.hpp"
@@ -12,29 +11,6 @@
 
 namespace kvsim::cli::synth_command {
 namespace {
-
-std::vector<Option> options() {
-  return {{"prompt", "N", "prompt entries n (default: 1024)"},
-          {"steps", "N", "later tokens (default: 128)"},
-          {"num-layers", "N", "layers (default: 2)"},
-          {"heads", "N", "query heads (default: 4)"},
-          {"kv-heads", "N", "KV heads (default: 2)"},
-          {"head-dim", "N", "size of queries and keys, at least 4 (default: 64)"},
-          {"value-dim", "N", "size of values (default: head-dim)"},
-          {"hidden", "N", "width after the output projection (default: 256)"},
-          {"dtype", "TYPE", "float32, float16 or bfloat16 (default: float16)"},
-          {"queries", "window:M|all", "prompt queries to store: the last M or all (default: all)"},
-          {"spans", "LIST",
-           "NAME:BEGIN-END,... half-open, or none (default: defense and "
-           "directive, an eighth of the prompt each)"},
-          {"softcap", "C", "logits become C*tanh(x/C)"},
-          {"sliding-window", "W", "odd layers see the last W positions only"},
-          {"sink", "", "every head has an attention sink"},
-          {"probe", "CHUNK", "a probe named repeat reads the prompt again, CHUNK tokens at a time"},
-          {"seed"},
-          {"out,o", "FILE", "the trace file to write"},
-          {"overwrite"}};
-}
 
 ElementType parse_type(const std::string& name) {
   for (const ElementType type : {ElementType::float32, ElementType::float16, ElementType::bfloat16})
@@ -127,7 +103,28 @@ const bool registered = register_command(
          "neighbourhood); and spikes: later steps that suddenly attend to one entry that nothing\n"
          "attended to before. The trace's `source` attribute lists heavy hitters and spikes. The\n"
          "same options and seed give the same numbers.",
-     .options = options,
+     .options = {{"prompt", "N", "prompt entries n (default: 1024)"},
+                 {"steps", "N", "later tokens (default: 128)"},
+                 {"num-layers", "N", "layers (default: 2)"},
+                 {"heads", "N", "query heads (default: 4)"},
+                 {"kv-heads", "N", "KV heads (default: 2)"},
+                 {"head-dim", "N", "size of queries and keys, at least 4 (default: 64)"},
+                 {"value-dim", "N", "size of values (default: head-dim)"},
+                 {"hidden", "N", "width after the output projection (default: 256)"},
+                 {"dtype", "TYPE", "float32, float16 or bfloat16 (default: float16)"},
+                 {"queries", "window:M|all",
+                  "prompt queries to store: the last M or all (default: all)"},
+                 {"spans", "LIST",
+                  "NAME:BEGIN-END,... half-open, or none (default: defense and "
+                  "directive, an eighth of the prompt each)"},
+                 {"softcap", "C", "logits become C*tanh(x/C)"},
+                 {"sliding-window", "W", "odd layers see the last W positions only"},
+                 {"sink", "", "every head has an attention sink"},
+                 {"probe", "CHUNK",
+                  "a probe named repeat reads the prompt again, CHUNK tokens at a time"},
+                 {"seed"},
+                 {"out,o", "FILE", "the trace file to write"},
+                 {"overwrite"}},
      .examples = {"kvsim synth -o synthetic.h5 --prompt 2048 --steps 128 --seed 1",
                   "kvsim synth -o narrow.h5 --heads 8 --kv-heads 1 --value-dim 32 --dtype float32"},
      .run = run});
@@ -137,14 +134,6 @@ const bool registered = register_command(
 
 namespace kvsim::cli::verify_command {
 namespace {
-
-std::vector<Option> options() {
-  return {{"tolerance", "X",
-           "largest relative error that passes (default: 1e-4 if everything is "
-           "float32, else 1e-2)"},
-          {"layers"},
-          {"json"}};
-}
 
 /// What passes unless --tolerance says otherwise.
 double usual_tolerance(const TraceReader& trace) {
@@ -233,7 +222,11 @@ const bool registered = register_command(
          "Exit status 4 when a layer is above the\n"
          "tolerance, 3 when the trace has no recorded outputs. A wrong head order, scale or rotary "
          "embedding gives errors near 1.",
-     .options = options,
+     .options = {{"tolerance", "X",
+                  "largest relative error that passes (default: 1e-4 if everything is "
+                  "float32, else 1e-2)"},
+                 {"layers"},
+                 {"json"}},
      .examples = {"kvsim verify data/sample.h5",
                   "kvsim verify data/sample.h5 --layers 0,5 --tolerance 1e-2"},
      .run = run});

@@ -15,8 +15,8 @@ constexpr double kMostSteps = 1e15;  // counts are exact in float64 far beyond
 constexpr double kLeastReal = std::numeric_limits<double>::min();
 constexpr double kMostReal = std::numeric_limits<double>::max();
 
-const std::vector<std::string> kNorms = {"l1", "l2"};
-const std::vector<std::string> kScopes = {"prompt", "evictable", "all"};
+constexpr const char* kNorms[] = {"l1", "l2"};
+constexpr const char* kScopes[] = {"prompt", "evictable", "all"};
 
 using O = StudyOptions;
 
@@ -52,7 +52,7 @@ std::vector<StudyOption> declared() {
        .placeholder = "l1|l2",
        .meaning = "norm of v W in the importance (default: l1)",
        .type = OptionType::word,
-       .words = kNorms,
+       .words = {std::begin(kNorms), std::end(kNorms)},
        .read = [](const O& o) -> Json { return kNorms[o.importance == Norm::l1 ? 0 : 1]; },
        .set_number = [](O& o, double word) { o.importance = word == 0 ? Norm::l1 : Norm::l2; }},
       {.key = "scope",
@@ -61,7 +61,7 @@ std::vector<StudyOption> declared() {
        .meaning = "entries that shares are taken over: the prompt's, without protected ones, or "
                   "everything visible (default: prompt)",
        .type = OptionType::word,
-       .words = kScopes,
+       .words = {std::begin(kScopes), std::end(kScopes)},
        .read = [](const O& o) -> Json { return kScopes[static_cast<size_t>(o.scope)]; },
        .set_number = [](O& o, double word) { o.scope = static_cast<Scope>(word); }},
       of<&O::outlier>({.key = "outlier",

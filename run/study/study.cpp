@@ -170,11 +170,11 @@ class StudyMeasures {
  public:
   StudyMeasures(const RunShape& run, const SideFiles& files, std::vector<int64_t> projected_steps)
       : dataset_(empty_results(run)), run_{run, files, std::move(projected_steps)} {
-    for (const MeasureKind& kind : measure_kinds()) {
+    for (const DeclareMeasure* measure : declared_measures()) {
       const bool written = std::ranges::any_of(
-          kind.declaration->variables(),
+          measure->variables,
           [&](const VariableDeclaration& variable) { return dataset_.has(variable.name); });
-      if (written) measures_.push_back(kind.make(run_));
+      if (written && measure->make != nullptr) measures_.push_back(measure->make(run_));
     }
     needs_ = together(measures_);
   }

@@ -60,8 +60,8 @@ void check_logits(const TraceReader& trace, const std::vector<Record>& records,
 template <class Visit>
 void for_each_written(const RunShape& run, Visit visit) {
   for (const DeclareMeasure* measure : declared_measures())
-    for (const VariableDeclaration& variable : measure->variables())
-      if (is_written(variable, run)) visit(measure->info(), variable);
+    for (const VariableDeclaration& variable : measure->variables)
+      if (is_written(variable, run)) visit(measure->info, variable);
 }
 
 /// Records that are replayed beside the run's own for what it measures.

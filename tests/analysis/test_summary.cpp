@@ -90,8 +90,7 @@ TEST_CASE("rounding never takes a share out of its range", "[analysis]") {
 TEST_CASE("an error over a reference of zero is undefined, no error is none", "[analysis]") {
   const std::vector<double> error = {0, 1e-3, 3, kNaN};
   const std::vector<double> reference = {0, 0, 2, 1};
-  std::vector<double> relative(4);
-  relative_errors(error, reference, relative);
+  const std::vector<double> relative = relative_errors(error, reference);
   CHECK(relative[0] == 0);
   CHECK(std::isnan(relative[1]));
   CHECK(relative[2] == 1.5);

@@ -1,7 +1,7 @@
 #include <catch2/catch.hpp>
 #include <limits>
 
-#include "cli/after_replay.hpp"
+#include "cli/tables.hpp"
 #include "tests/support/results.hpp"
 
 namespace kvsim::cli {

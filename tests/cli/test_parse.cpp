@@ -1,6 +1,6 @@
 #include <catch2/catch.hpp>
 
-#include "cli/options.hpp"
+#include "cli/command.hpp"
 #include "tests/io/trace_fixture.hpp"
 
 using namespace kvsim;

@@ -301,7 +301,7 @@ TEST_CASE("cli.md has every command and every option", "[docs]") {
                      text.find(name + "`") != std::string::npos;
     CHECK(row);
     boost::program_options::options_description options;
-    if (command.options != nullptr) cli::add_options(options, command.options());
+    cli::add_options(options, command.options);
     for (const auto& option : options.options()) {
       INFO("--" << option->long_name());
       const std::regex word("--" + option->long_name() + R"((?![\w-]))");

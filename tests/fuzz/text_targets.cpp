@@ -1,5 +1,5 @@
 // Inputs that are text: policies, budgets, sweep files, tables, names and tokens.
-#include "cli/options.hpp"
+#include "cli/command.hpp"
 #include "cli/terminal.hpp"
 #include "io/hdf5.hpp"
 #include "io/side_files.hpp"

@@ -117,7 +117,7 @@ class Tables(unittest.TestCase):
                 answer(["table", "-", "--table=md"], document)
         for words, said in ((("--table=html",), "found html, expected text, md or tex"),
                             (("--table=md", "--json"), "exclude each other"),
-                            (("--table=md", "--stream-error=0.1"), "--stream-error")):
+                            (("--table=md", "--fragility"), "--fragility")):
             done = subprocess.run([find_program(), "replay", ROOT / "data" / "sample.h5", "-o",
                                    self.folder / "no.nc", *words], capture_output=True, text=True)
             self.assertEqual((done.returncode, len(done.stderr.splitlines())), (2, 1), done.stderr)

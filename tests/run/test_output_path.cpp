@@ -4,10 +4,10 @@
 #include <cmath>
 #include <numeric>
 
-#include "run/check/check_layer.hpp"
 #include "run/trace/attention_reference.hpp"
 #include "sim/core/layer_trace.hpp"
 #include "tests/reference/reference.hpp"
+#include "tests/support/plain_layer.hpp"
 #include "tests/support/study_case.hpp"
 
 using namespace kvsim;
@@ -158,7 +158,7 @@ TEST_CASE("a gate of ones changes no measure", "[run][measures][path]") {
   }
 }
 
-TEST_CASE("plain code measures the same path", "[run][check][path]") {
+TEST_CASE("plain code measures the same path", "[run][plain][path]") {
   const StudyCase study = study_of_path("gio", {"snapkv,window=4"});
   PlainSets sets;
   for (int h = 0; h < 4; ++h) {

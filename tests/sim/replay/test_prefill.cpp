@@ -48,16 +48,17 @@ struct Replayed {
     for (const char* text : texts) records.push_back(Record::parse(text));
     replay = std::make_unique<PrefillReplay>(work, kept, records, options);
     const size_t outcomes = replay->outcomes().size();
-    importance = attention = StepSeries(outcomes, trace.info.steps());
+    importance = attention = Table<double>(std::ssize(replay->outcomes()), trace.info.steps(),
+                                           kUndefined);
     norms = std::make_unique<OutputNorms>(work, outcomes, evaluated_steps(trace.info.steps(), 0),
                                           true, false);
     replay->run([&](const StepBlock& block) {
       norms->add(block);
       for (const OutcomeBlock& view : block.outcomes) {
         retained_pooled(view.sums->kept.importance, view.sums->total.importance,
-                        importance.part(view.outcome, block.first_step, block.steps));
+                        importance.row(view.outcome).subspan(block.first_step, block.steps));
         retained_pooled(view.sums->kept.attention, view.sums->total.attention,
-                        attention.part(view.outcome, block.first_step, block.steps));
+                        attention.row(view.outcome).subspan(block.first_step, block.steps));
       }
     });
   }
@@ -82,7 +83,7 @@ struct Replayed {
   LayerKept kept;
   std::vector<Record> records;
   std::unique_ptr<PrefillReplay> replay;
-  StepSeries importance, attention;
+  Table<double> importance, attention;
   std::unique_ptr<OutputNorms> norms;
 };
 
@@ -92,8 +93,8 @@ void check_against_reference(const RandomTrace& trace, const Replayed& replayed,
   const auto expected = reference::replay(trace.layer, kept.owners, kept.per_query_head);
   const size_t o = replayed.number(record, budget);
   for (size_t s = 0; s < expected.size(); ++s) {
-    CHECK(replayed.importance[o][s] == Approx(expected[s].retained_importance).margin(kTolerance));
-    CHECK(replayed.attention[o][s] == Approx(expected[s].retained_attention).margin(kTolerance));
+    CHECK(replayed.importance(o, s) == Approx(expected[s].retained_importance).margin(kTolerance));
+    CHECK(replayed.attention(o, s) == Approx(expected[s].retained_attention).margin(kTolerance));
     CHECK(replayed.output_error(record, budget, static_cast<int64_t>(s)) ==
           Approx(expected[s].output_error).margin(kTolerance));
     for (int h = 0; h < trace.info.num_query_heads; ++h) {
@@ -141,7 +142,7 @@ TEST_CASE("equal caches are replayed once and a full cache loses nothing at all"
   CHECK(replayed.replay->outcomes().size() == 2);
   const size_t full = replayed.number(1, 1);
   for (const double error : replayed.norms->error(full)) CHECK(error == 0);
-  for (const double share : replayed.importance[full]) CHECK(share == 1);
+  for (const double share : replayed.importance.row(full)) CHECK(share == 1);
 }
 
 TEST_CASE("unchanged slots give what the fused replay gives", "[replay]") {
