@@ -103,8 +103,7 @@ class Results:
         return f"{self.model}, n = {n} prompt tokens, T = {self.steps.size} later steps, trace {self.trace}"
 
     def variable(self, name, *dims):
-        """The variable as a labelled array of float64 in the order of `dims`; Missing when the file lacks it.
-        """
+        """The variable as a labelled array of float64 in the order of `dims`; Missing when the file lacks it."""
         self.need(name)
         array = self.data[name]
         if set(array.dims) != set(dims):
@@ -118,16 +117,14 @@ class Results:
     @property
     def loop_losses(self):
         """[policy, budget]: mean KL divergence of the closed loops; NaN where none was run. Of the
-        answer alone where the file tells it from the request after the point of compression.
-        """
+        answer alone where the file tells it from the request after the point of compression."""
         return self.of_loops(lambda data: data["kl_divergence_answer"]
                              if "kl_divergence_answer" in data
                              else data["kl_divergence"].mean("step"))
 
     def of_loops(self, choose):
         """[policy, budget(, step)] of what `choose(dataset)` takes of the closed loops (None:
-        nothing), in the order of these results; NaN where none was run.
-        """
+        nothing), in the order of these results; NaN where none was run."""
         shape = {"policy": self.policies, "budget": self.budget_labels()}
         found = xarray.DataArray(np.nan, shape, list(shape))
         for loop in self.loops:
@@ -192,8 +189,7 @@ class Results:
 def open_results(path, layers=None, policies=None):
     """Opens one results file; `layers` (numbers) and `policies` (records) choose a part of it.
 
-    A file of kvsim closed-loop comes back as a Loop, whole.
-    """
+    A file of kvsim closed-loop comes back as a Loop, whole."""
     path = Path(path)
     data = read_dataset(path, path)
     version = data.attrs.get("results_version", 1)   # files of before there were versions: 1

@@ -20,8 +20,7 @@ FIRST = ("kl_divergence_mean", "stream_error_rms", "kl_divergence_max", "nll_dif
 
 def table(sources, hindsight=()):
     """The verdict as the page reads it (docs/report.md). `hindsight`: [stage, kind] of every kind
-    that sees later queries, so that no star is its own.
-    """
+    that sees later queries, so that no star is its own."""
     several = [source.results for source in sources]
     policies = list(dict.fromkeys(one for results in several for one in results.policies))
     ratio = {label: float(value) for results in reversed(several)
