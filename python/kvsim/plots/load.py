@@ -322,20 +322,16 @@ def check_poolable(several):
     steps whose lengths are further apart than a twentieth."""
     def shape(one):
         of_model = one.data.attrs.get("num_layers")
-        layers = f"{len(one.layers)}" + ("" if of_model is None else f" of {int(of_model)}")
-        return (one.layers, one.run_layers), {
-            "layers": layers, "prompt tokens": int(one.data.attrs.get("prompt_len", 0)),
-            "later steps": one.steps.size}
+        return {"layers": f"{len(one.layers)}" + ("" if of_model is None else f" of {int(of_model)}"),
+                "prompt tokens": int(one.data.attrs.get("prompt_len", 0)), "later steps": one.steps.size}
 
-    first, *others = several
-    for other in others:
-        if other.digest == first.digest:
-            continue
-        (layers, own), (their_layers, theirs) = shape(first), shape(other)
+    first, own = several[0], shape(several[0])
+    for other in several[1:]:
+        theirs = shape(other)
         for what, one in own.items():
-            same = (layers, one) == (their_layers, theirs[what]) if what == "layers" else \
-                max(one, theirs[what]) <= (1 + LENGTHS_ALIKE) * min(one, theirs[what])
-            if not same:
+            same = (first.layers, first.run_layers, one) == (other.layers, other.run_layers, theirs[what]) \
+                if what == "layers" else max(one, theirs[what]) <= (1 + LENGTHS_ALIKE) * min(one, theirs[what])
+            if other.digest != first.digest and not same:
                 raise Missing(f"means over files would mix what differs: {first.path} has {one} {what}, "
                               f"{other.path} {theirs[what]}; --pool does so all the same")
 
