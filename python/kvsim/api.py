@@ -207,8 +207,7 @@ def synth(out: str | PathLike, *, overwrite: bool = False, **given: Any) -> Trac
 def policies(name: str | None = None) -> pandas.DataFrame:
     """All presets with what they keep, where they come from and what they need of a trace.
 
-    With the `name` of a preset or a record: its keys, with values, ranges and meanings.
-    """
+    With the `name` of a preset or a record: its keys, with values, ranges and meanings."""
     found = json.loads(run(["policies", *([name] if name else []), "--json"]))
     if name is None:
         frame = pandas.DataFrame(found["presets"]).set_index("preset")

@@ -80,8 +80,7 @@ def by_policy(losses: pandas.DataFrame, loss: float) -> pandas.DataFrame:
     """Of a study's losses: the least share of the full cache's bytes, a row per model and policy.
 
     The median over texts, where one on which no budget comes so low needs more than any other; on
-    how many texts it is reached.
-    """
+    how many texts it is reached."""
     rows = []
     for (model, policy), own in losses.groupby(["model", "policy"], sort=False):
         found = np.array([least_cost(text.bytes, text.kl, loss) for _, text in own.groupby("text", sort=False)])

@@ -107,21 +107,6 @@ def held_apart(texts: list[Text], files: list[xarray.Dataset], policies: tuple[s
     return float(np.exp(np.mean(np.log(ratios))))
 
 
-def mixed(texts: list[Text]) -> list[str]:
-    """A sentence where traces are unlike: each ratio is of one trace, but their mean is over all."""
-    told = [text[0].attrs for text in texts]
-    models = {str(one.get("model", "")) for one in told}
-    lengths = [int(one.get("prompt_len", 0)) for one in told]
-    layers = {(text[0].sizes["layer"], int(one.get("num_layers", text[0].sizes["layer"])))
-              for text, one in zip(texts, told) if "layer" in text[0].sizes}
-    parts = [f"{len(models)} models"] if len(models) > 1 else []
-    if max(lengths) > (1 + ranking.ALIKE) * min(lengths):
-        parts.append(f"prompts of {min(lengths)} to {max(lengths)} tokens")
-    if len(layers) > 1 and any(some < every for some, every in layers):
-        parts.append(" and ".join(f"{some} of {every} layers" for some, every in sorted(layers)))
-    return [f"The traces differ: {', '.join(parts)}; a mean over them is of all these."] if parts else []
-
-
 def sentences(frame: pandas.DataFrame, policies: tuple[str, str], texts: list[Text]) -> list[str]:
     """The table in words, a sentence a measure and one of how sure it is."""
     a, b = policies
@@ -145,7 +130,18 @@ def sentences(frame: pandas.DataFrame, policies: tuple[str, str], texts: list[Te
         if nowhere:
             said.append(f"At {nowhere} they cannot be compared at equal bytes: all budgets of {a} hold more, "
                         f"or all less, than {b}.")
-    said += mixed(texts)
+    # Each ratio is of one trace, but their mean is over all.
+    told = [text[0].attrs for text in texts]
+    models, lengths = {str(one.get("model", "")) for one in told}, [int(one.get("prompt_len", 0)) for one in told]
+    layers = {(text[0].sizes["layer"], int(one.get("num_layers", text[0].sizes["layer"])))
+              for text, one in zip(texts, told) if "layer" in text[0].sizes}
+    unlike = [f"{len(models)} models"] if len(models) > 1 else []
+    if max(lengths) > (1 + ranking.ALIKE) * min(lengths):
+        unlike.append(f"prompts of {min(lengths)} to {max(lengths)} tokens")
+    if len(layers) > 1 and any(some < every for some, every in layers):
+        unlike.append(" and ".join(f"{some} of {every} layers" for some, every in sorted(layers)))
+    if unlike:
+        said.append(f"The traces differ: {', '.join(unlike)}; a mean over them is of all these.")
     count, differ = len(frame), int(frame.differs.sum())
     over = f"{len(texts)} traces" if len(texts) > 1 else \
         f"{frame['count'].max()} steps of one trace, in circular blocks"

@@ -37,8 +37,7 @@ def trace_of(dataset: xarray.Dataset, given: str | PathLike | None) -> Path:
 def open_results(path: str | PathLike) -> xarray.Dataset:
     """Reads a results file of `kvsim replay`, `sweep` or `closed-loop` into memory.
 
-    All variables: docs/results.md. Units such as "s" stay numbers.
-    """
+    All variables: docs/results.md. Units such as "s" stay numbers."""
     try:
         data = load.open_results(path).data.load()
     except (OSError, RuntimeError) as error:

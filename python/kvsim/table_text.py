@@ -31,8 +31,7 @@ def table_text(table: "pandas.DataFrame", form: str = "text", *, title: str = ""
     """The table in one of FORMS, ending in a new line. CSV has all digits and nothing else.
 
     The caption says where the numbers come from: results files `of`, or `provenance` itself. `marks`:
-    of a row and a column, "best", "equal", "more" or "less".
-    """
+    of a row and a column, "best", "equal", "more" or "less"."""
     if form == "csv":
         return csv_text(table)
     from pandas.api.types import is_bool_dtype, is_numeric_dtype

@@ -61,8 +61,7 @@ def create_hdf5(path: str | os.PathLike):
     """A new HDF5 file (h5py.File) whose every call answers for the bytes that it writes.
 
     Left to itself the library keeps data until a dataset is closed, and h5py closes datasets where
-    nothing can be said of a failure.
-    """
+    nothing can be said of a failure."""
     import h5py
 
     access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)

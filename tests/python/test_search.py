@@ -396,7 +396,7 @@ class Searches(WithTexts):
                                                sampler={"kind": kind, "startup": 6}),
                                  self.folder / kind)
             self.assertGreater(len(found.best), 1)
-            self.assertTrue((self.folder / kind / "figures" / "front.png").exists())
+            self.assertTrue((self.folder / kind / "figures" / "history.png").exists())
 
     def test_another_search_does_not_go_on_with_a_study(self):
         kvsim.search(self.document(trials=2), self.folder / "study")

@@ -90,21 +90,9 @@ def mark(ax, axis, measure):
     ax.kvsim_measures = {**getattr(ax, "kvsim_measures", {}), axis: measure}
 
 
-def measure_of(ax, axis, figure):
-    """Name of what an axis shows, the same where it is the same; None where nothing is measured."""
-    marked = getattr(ax, "kvsim_measures", {}).get(axis)
-    if marked or axis == "x":
-        return marked
-    together = ax.get_shared_y_axes().get_siblings(ax)
-    label = next(filter(None, (one.get_ylabel() for one in together)),
-                 getattr(getattr(ax.figure, "_supylabel", None), "get_text", str)())
-    title = ax.get_title() if len(together) == 1 else ""
-    return (figure, label, title) if label or title else None
-
-
 def one_scale(figures):
-    """Equal limits for all axes of a measure in (name, figure) pairs. Rows, which count downwards, and
-    pictures keep their own."""
+    """Equal limits for all axes of a measure in (name, figure) pairs: of one that is marked, else of what stands along
+    y, by its label and title. Rows, which count downwards, and pictures keep their own."""
     together = {}
     for name, fig in figures:
         for ax in fig.axes:
@@ -112,7 +100,13 @@ def one_scale(figures):
                 continue
             for axis in "xy":
                 low, high = getattr(ax, f"get_{axis}lim")()
-                measure = measure_of(ax, axis, name)
+                measure = getattr(ax, "kvsim_measures", {}).get(axis)
+                if not measure and axis == "y":
+                    shared = ax.get_shared_y_axes().get_siblings(ax)
+                    label = next(filter(None, (one.get_ylabel() for one in shared)),
+                                 getattr(getattr(ax.figure, "_supylabel", None), "get_text", str)())
+                    title = ax.get_title() if len(shared) == 1 else ""
+                    measure = (name, label, title) if label or title else None
                 if measure and low <= high:
                     scale = getattr(ax, f"get_{axis}scale")()
                     together.setdefault((measure, scale), []).append((ax, axis, low, high))

@@ -103,8 +103,7 @@ class Results:
         return f"{self.model}, n = {n} prompt tokens, T = {self.steps.size} later steps, trace {self.trace}"
 
     def variable(self, name, *dims):
-        """The variable as a labelled array of float64 in the order of `dims`; Missing when the file lacks it.
-        """
+        """The variable as a labelled array of float64 in the order of `dims`; Missing when the file lacks it."""
         self.need(name)
         array = self.data[name]
         if set(array.dims) != set(dims):
@@ -118,16 +117,14 @@ class Results:
     @property
     def loop_losses(self):
         """[policy, budget]: mean KL divergence of the closed loops; NaN where none was run. Of the
-        answer alone where the file tells it from the request after the point of compression.
-        """
+        answer alone where the file tells it from the request after the point of compression."""
         return self.of_loops(lambda data: data["kl_divergence_answer"]
                              if "kl_divergence_answer" in data
                              else data["kl_divergence"].mean("step"))
 
     def of_loops(self, choose):
         """[policy, budget(, step)] of what `choose(dataset)` takes of the closed loops (None:
-        nothing), in the order of these results; NaN where none was run.
-        """
+        nothing), in the order of these results; NaN where none was run."""
         shape = {"policy": self.policies, "budget": self.budget_labels()}
         found = xarray.DataArray(np.nan, shape, list(shape))
         for loop in self.loops:
@@ -192,8 +189,7 @@ class Results:
 def open_results(path, layers=None, policies=None):
     """Opens one results file; `layers` (numbers) and `policies` (records) choose a part of it.
 
-    A file of kvsim closed-loop comes back as a Loop, whole.
-    """
+    A file of kvsim closed-loop comes back as a Loop, whole."""
     path = Path(path)
     data = read_dataset(path, path)
     version = data.attrs.get("results_version", 1)   # files of before there were versions: 1
@@ -326,20 +322,16 @@ def check_poolable(several):
     steps whose lengths are further apart than a twentieth."""
     def shape(one):
         of_model = one.data.attrs.get("num_layers")
-        layers = f"{len(one.layers)}" + ("" if of_model is None else f" of {int(of_model)}")
-        return (one.layers, one.run_layers), {
-            "layers": layers, "prompt tokens": int(one.data.attrs.get("prompt_len", 0)),
-            "later steps": one.steps.size}
+        return {"layers": f"{len(one.layers)}" + ("" if of_model is None else f" of {int(of_model)}"),
+                "prompt tokens": int(one.data.attrs.get("prompt_len", 0)), "later steps": one.steps.size}
 
-    first, *others = several
-    for other in others:
-        if other.digest == first.digest:
-            continue
-        (layers, own), (their_layers, theirs) = shape(first), shape(other)
+    first, own = several[0], shape(several[0])
+    for other in several[1:]:
+        theirs = shape(other)
         for what, one in own.items():
-            same = (layers, one) == (their_layers, theirs[what]) if what == "layers" else \
-                max(one, theirs[what]) <= (1 + LENGTHS_ALIKE) * min(one, theirs[what])
-            if not same:
+            same = (first.layers, first.run_layers, one) == (other.layers, other.run_layers, theirs[what]) \
+                if what == "layers" else max(one, theirs[what]) <= (1 + LENGTHS_ALIKE) * min(one, theirs[what])
+            if other.digest != first.digest and not same:
                 raise Missing(f"means over files would mix what differs: {first.path} has {one} {what}, "
                               f"{other.path} {theirs[what]}; --pool does so all the same")
 

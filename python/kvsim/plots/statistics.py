@@ -13,8 +13,7 @@ LEAST = 1e-12    # of a logarithm: nothing is lost
 
 def over_traces(values, scale="plain"):
     """Mean over the last axis, which is traces, with its 95 % interval, Student's t; the interval of a single trace is
-    NaN. `scale`: "log" for positive numbers (geometric mean), "share" for what is in [0, 1], "count", else "plain".
-    """
+    NaN. `scale`: "log" for positive numbers (geometric mean), "share" for what is in [0, 1], "count", else "plain"."""
     values = np.asarray(values, np.float64)
     if scale == "log":
         mean, ends = over_traces(np.log(np.maximum(values, LEAST)))
@@ -80,8 +79,7 @@ def holm(chances, level=1 - LEVEL):
 
 def spearman(x, y):
     """Spearman's rank correlation of the pairs that are defined; NaN for fewer than two of them, or
-    where all of one side are equal.
-    """
+    where all of one side are equal."""
     defined = ~(np.isnan(x) | np.isnan(y))
     x, y = np.asarray(x)[defined], np.asarray(y)[defined]
     if x.size < 2 or np.ptp(x) == 0 or np.ptp(y) == 0:

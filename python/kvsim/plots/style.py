@@ -168,8 +168,7 @@ def frame(title, subtitle, rows, columns, panel_height, keys=(), labels=("", "")
     """A figure with title and subtitle above `rows` x `columns` panels and the legend below.
 
     `labels` are the x and y label that all panels share; `panel_height` is in inches. Returns the figure and a 2-D
-    array of axes, `rows` x `columns`; in a narrow figure the panels of a single row stand in several.
-    """
+    array of axes, `rows` x `columns`; in a narrow figure the panels of a single row stand in several."""
     across = columns
     if width() < NARROW and rows == 1 and columns > 1:
         across = 2 if columns > 2 and columns % 2 == 0 else 1
@@ -356,8 +355,7 @@ def end_labels(ax, ends):
     """Names beside the right ends of lines, in their colours, moved apart where they would overlap.
 
     `ends`: (x, y, name, colour) of each line's last point. Placed when the figure is saved, as all axes
-    have their limits then.
-    """
+    have their limits then."""
     figure = ax.figure.figure or ax.figure
     figure.kvsim_ends = [*getattr(figure, "kvsim_ends", ()), (ax, ends)]
 
@@ -405,8 +403,7 @@ def numbers(fig, header, rows):
 def settle(fig):
     """Fixes the layout, rounded: the solver's last bits depend on the order of hashes.
 
-    No engine stays, for whose sake every file would be drawn twice.
-    """
+    No engine stays, for whose sake every file would be drawn twice."""
     if isinstance(fig.get_layout_engine(), ConstrainedLayoutEngine):
         fig.draw_without_rendering()
         if width() < NARROW:
@@ -427,8 +424,7 @@ def settle(fig):
 def save(fig, path):
     """Writes `fig` without any time stamp, so that the same results give the same bytes.
 
-    False when there is nothing to write: a CSV file of a figure without numbers of its own.
-    """
+    False when there is nothing to write: a CSV file of a figure without numbers of its own."""
     kind = path.suffix[1:]
     stamps = {"pdf": {"Creator": "kvsim", "Producer": None, "CreationDate": None}, "png": {"Software": None}}
     if kind == "csv" and not hasattr(fig, "kvsim_numbers"):

@@ -276,8 +276,7 @@ def check_apart(searched: Sequence[Text], aside: Sequence[Text], apart: Iterable
     """Refuses texts set aside that are not apart from every one that is searched.
 
     The same content, or within one list the same content twice, is refused whatever `apart` says. A text may be
-    searched on several models; those set aside name the files of a report.
-    """
+    searched on several models; those set aside name the files of a report."""
     for other, one in (*itertools.combinations(searched, 2), *itertools.combinations(aside, 2)):
         if one.digest == other.digest or one.name == other.name and (one.model == other.model or one in aside):
             raise UsageError(f"{one.file}: the same text as {other.file}, expected texts "

@@ -83,6 +83,11 @@ def open_sources(paths, details, blocks):
             for number, (results, name) in enumerate(zip(several, load.names(several)))]
 
 
+def last_part(found):
+    """An absolute path loses its folders: whoever reads the page has another machine."""
+    return found[0].replace("\\", "/").rstrip("/").rpartition("/")[2]
+
+
 def describe(source):
     """The part of one results file that the page reads; its numbers go into its blocks."""
     results = source.results
@@ -100,7 +105,7 @@ def describe(source):
         "kvHeads": sizes.get("kv_head", 0),
         "heads": sizes.get("head", 0),
         # Every attribute of the run but the configuration, which has its own place.
-        "record": [[str(name), without_folders(str(value))] for name, value in results.data.attrs.items()
+        "record": [[str(name), PATH.sub(last_part, str(value))] for name, value in results.data.attrs.items()
                    if name not in ("config", "trace_path") and not str(name).startswith("_")],
         "parameters": parameters,
         "spans": span_list(results),
@@ -120,11 +125,6 @@ def describe(source):
                      if keys.get("schedule", "prefill") != "prefill"],
         "leftOut": source.left_out,
     }
-
-
-def without_folders(text):
-    """Absolute paths lose their folders: whoever reads the page has another machine."""
-    return PATH.sub(lambda found: found[0].replace("\\", "/").rstrip("/").rpartition("/")[2], text)
 
 
 def span_list(results):
@@ -221,33 +221,25 @@ def layer_maps(source):
     listed = {}
     for data in (source.results.data, source.details):
         for name, array in data.data_vars.items() if data is not None else ():
-            dims = set(array.dims)
             if array.dtype.kind != "f" or name in listed:
                 continue
+            dims, one = set(array.dims), described(name, array)
             if dims == {"policy", "budget", "layer", "head", "step"}:
-                listed[name] = head_map(source, name, array)
-            elif dims == {"policy", "budget", "layer"} and not summary_of_steps(name, data):
-                blocks = source.by_policy(f"layer-{name}", "float32", lambda p, a=array: read(
-                    a.isel(policy=p), "budget", "layer"))
-                listed[name] = {**described(name, array), "heads": 0, "blocks": blocks, "bounds": None}
+                steps = array.sizes["step"]
+                bounds = parts_of(steps, HEAD_VALUES // (array.size // steps))
+                blocks = source.by_policy(f"head-{name}", "float16", lambda p: over_parts(
+                    name, read(array.isel(policy=p), "budget", "layer", "head", "step"), bounds, "mean"))
+                if bounds.size <= steps:
+                    source.left_out.append(f"Single steps of {one['label']}: means of "
+                                           f"{bounds.size - 1} parts of {steps} steps instead.")
+                listed[name] = {**one, "heads": array.sizes["head"], "blocks": blocks, "bounds": bounds.tolist()}
+            stem, _, last = name.rpartition("_")
+            of_steps = last in ("mean", "min", "max", "p01", "p99") and stem in data.variables   # which the page has
+            if dims == {"policy", "budget", "layer"} and not of_steps:
+                blocks = source.by_policy(f"layer-{name}", "float32", lambda p: read(
+                    array.isel(policy=p), "budget", "layer"))
+                listed[name] = {**one, "heads": 0, "blocks": blocks, "bounds": None}
     return list(listed.values())
-
-
-def summary_of_steps(name, data):
-    """Is it a mean or an extreme of a variable whose steps are in the page?"""
-    stem, _, last = name.rpartition("_")
-    return last in ("mean", "min", "max", "p01", "p99") and stem in data.variables
-
-
-def head_map(source, name, array):
-    steps, head = array.sizes["step"], described(name, array)
-    bounds = parts_of(steps, HEAD_VALUES // (array.size // steps))
-    blocks = source.by_policy(f"head-{name}", "float16", lambda p: over_parts(
-        name, read(array.isel(policy=p), "budget", "layer", "head", "step"), bounds, "mean"))
-    if bounds.size <= steps:
-        source.left_out.append(f"Single steps of {head['label']}: means of "
-                               f"{bounds.size - 1} parts of {steps} steps instead.")
-    return {**head, "heads": array.sizes["head"], "blocks": blocks, "bounds": bounds.tolist()}
 
 
 def kept_sets(source):

@@ -20,8 +20,7 @@ FIRST = ("kl_divergence_mean", "stream_error_rms", "kl_divergence_max", "nll_dif
 
 def table(sources, hindsight=()):
     """The verdict as the page reads it (docs/report.md). `hindsight`: [stage, kind] of every kind
-    that sees later queries, so that no star is its own.
-    """
+    that sees later queries, so that no star is its own."""
     several = [source.results for source in sources]
     policies = list(dict.fromkeys(one for results in several for one in results.policies))
     ratio = {label: float(value) for results in reversed(several)
@@ -56,10 +55,13 @@ def table(sources, hindsight=()):
     held, held_share, budget_share = (
         mean(np.stack([placed(one, ranking.cells(one.data, name, np.nan)) for one in several], -1))
         for name in ("held_of_budget", "held_share", "budget_share"))
+    drawn = {policy: {"colour": look.colour, "marker": looks.MARKERS[look.marker],   # dashes in pixels
+                      "dash": " ".join(f"{DASH_UNIT * part:g}" for part in looks.DASHES[look.dash])}
+             for policy, look in looks.of(tuple(one for one in policies if not load.is_full(one))).items()}
     rows = ranked([(measures[one], found[one], series.get(one)) for one in defined or order],
                   unranked, held, held_share, budget_share)
     return {"policies": policies, "budgets": [{"label": one, "ratio": ratio[one]} for one in labels],
-            "traces": [names[one] for one in digests], "measures": rows, "looks": looks_of(policies),
+            "traces": [names[one] for one in digests], "measures": rows, "looks": drawn,
             "held": plain(held), "apart": (unranked > ranking.HINDSIGHT).tolist(), "hindsight": (unranked == ranking.HINDSIGHT).any(axis=1).tolist()}
 
 
@@ -119,14 +121,6 @@ def at_equal_bytes(one, equal, root):
     if difference["low"] is not None and not difference["low"] <= none <= difference["high"]:
         than = f"{'less' if difference['value'] < none else 'more'} than the best"
     return f"At equal bytes, between its own budgets: {np.sqrt(value) if root else value:.3g}, {than}."
-
-
-def looks_of(policies):
-    """{policy: how it is drawn}, as the page's charts want it; dashes in pixels."""
-    found = looks.of(tuple(one for one in policies if not load.is_full(one)))
-    return {policy: {"colour": look.colour, "marker": looks.MARKERS[look.marker],
-                     "dash": " ".join(f"{DASH_UNIT * part:g}" for part in looks.DASHES[look.dash])}
-            for policy, look in found.items()}
 
 
 def steps_of(results, name):

@@ -65,14 +65,6 @@ def build(paths, details=None, title="", presets=(), hindsight=(), pool=False):
     return pack.page(title, content, blocks)
 
 
-def known_policies():
-    """Every preset with summary and source, and [stage, kind] of every kind that sees later
-    queries: policies with one of them rank no one (docs/report.md)."""
-    told = json.loads(run_program(["policies", "--json"], progress=False))
-    return told["presets"], [[kind["stage"], kind["kind"]] for stage in told["stages"]
-                             for kind in stage["kinds"] if kind["only_in_presets"]]
-
-
 def find_details(options, folder):
     """Finds of the program in the traces: a path or None per file."""
     if options.no_trace:
@@ -94,7 +86,11 @@ def run(options):
     check_target(target, options.overwrite, [*options.results, *map(Path, options.trace)])
     with tempfile.TemporaryDirectory(prefix="kvsim-report-") as folder:
         details = options.details or find_details(options, folder)
-        text = build(options.results, details, options.title, *known_policies(), options.pool)
+        # Of presets summary and source; of kinds those that see later queries, whose policies rank no one.
+        told = json.loads(run_program(["policies", "--json"], progress=False))
+        hindsight = [[stage["stage"], kind["kind"]] for stage in told["stages"]
+                     for kind in stage["kinds"] if kind["only_in_presets"]]
+        text = build(options.results, details, options.title, told["presets"], hindsight, options.pool)
     write_text(target, text)
     put_line(target)
 
