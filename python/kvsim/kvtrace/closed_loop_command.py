@@ -74,15 +74,6 @@ def chosen_pairs(args, results) -> tuple[list[int], list[int]]:
     return policies, budgets
 
 
-def run_batch(loop, batch: list, args, reference) -> list[dict]:
-    found = loop.losses(batch)
-    if args.generate:
-        for one, written in zip(found, loop.generate(batch, args.generate)):
-            # Tokens that are equal before the first that differs.
-            one["generated_agreement"] = int((written == reference).cumprod().sum())
-    return found
-
-
 def cache_of(results, live, policy: int, budget: int):
     """Kept sets that the model runs with, or a cache that `live` serves."""
     if results.is_static(policy):
@@ -108,7 +99,11 @@ def run_pairs(loop, results, pairs: list[tuple[int, int]], journal, args) -> int
     for begin in range(0, len(missing), loop.batch):
         part = missing[begin : begin + loop.batch]
         batch = [cache_of(results, loop.live, policy, budget) for policy, budget, _ in part]
-        for (*_, names), found in zip(part, run_batch(loop, batch, args, reference)):
+        losses = loop.losses(batch)
+        for one, written in zip(losses, loop.generate(batch, args.generate) if args.generate else ()):
+            # Tokens that are equal before the first that differs.
+            one["generated_agreement"] = int((written == reference).cumprod().sum())
+        for (*_, names), found in zip(part, losses):
             journal.add(names, found)
         progress(len(journal.pairs), len(pairs))
     return len(missing)
