@@ -18,7 +18,7 @@ from ..program import version
 from ..progress import Progress
 from ..tool import Parser, add_table, run_tool
 from ..whole import check_target
-from .capture_command import add_running, number
+from .capture_command import add_model, add_running, number
 
 
 def positive(text: str) -> float:
@@ -48,8 +48,7 @@ def parser() -> Parser:
     add("--loss", type=positive, metavar="X",
         help="also print the least bytes of each policy with a loss of X nats at most")
     add_table(add)
-    add("--model", metavar="NAME|FOLDER", help="as for kvsim capture (the one the trace names)")
-    add("--gguf", metavar="FILE", help="the GGUF file inside that folder or repository")
+    add_model(add, "as for kvsim capture (the one the trace names)")
     add = p.add_argument_group("output").add_argument
     add("-o", "--out", required=True, type=Path, metavar="LOOP.nc")
     add("--overwrite", action="store_true", help="replace an existing file, start anew")
