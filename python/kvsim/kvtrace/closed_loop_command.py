@@ -123,9 +123,7 @@ def run(args: argparse.Namespace, command: list[str], loaded=None, first=None, i
         check_target(args.out, args.overwrite, [args.trace, args.results])
         trace = TokenTrace(args.trace, results.later)
         policies, budgets = chosen_pairs(args, results)
-        trace.check_tokens()
-        trace.check_inputs(inputs)
-        trace.check_results(results)
+        trace.check(results, inputs)
         dtype = args.model_dtype or trace.source.get("model_dtype", "float32")
         if loaded is None:
             loaded = load_model(args.model or trace.model_name(), args.gguf, dtype, args.device,
