@@ -173,18 +173,14 @@ def run(args: argparse.Namespace, command: list[str], loaded=None, first=None, i
               f"{counted(len(coordinates['step']), 'step')}", file=sys.stderr)
         sys.stdout.write(run_program(["rank", args.out, f"--table={args.table}"]))
         if args.loss:
-            sys.stdout.write(least_bytes_text(args))
+            import xarray
 
+            from ..bytes_for_loss import as_text, least_bytes
 
-def least_bytes_text(args: argparse.Namespace) -> str:
-    """The least bytes for --loss, from both files."""
-    import xarray
-
-    from ..bytes_for_loss import as_text, least_bytes
-
-    with xarray.open_dataset(args.results, engine="h5netcdf") as results, \
-            xarray.open_dataset(args.out, engine="h5netcdf") as loop:
-        return as_text(least_bytes(results, loop, args.loss), args.loss, args.table, args.out)
+            with xarray.open_dataset(args.results, engine="h5netcdf") as results, \
+                    xarray.open_dataset(args.out, engine="h5netcdf") as losses:
+                found = least_bytes(results, losses, args.loss)
+                sys.stdout.write(as_text(found, args.loss, args.table, args.out))
 
 
 def main(argv: list[str] | None = None) -> int:
