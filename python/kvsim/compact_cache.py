@@ -78,16 +78,6 @@ def _cut(layer: DynamicLayer, kept: torch.Tensor, width: int) -> torch.Tensor:
     return slots[None] >= kept.sum(dim=1, keepdim=True)
 
 
-def _widths(cache: Any, masks: Masks) -> dict[int, int]:
-    """Entries that each layer holds afterwards. One mask fits all layers of an ordinary cache, so
-    that these are cut where all heads of all layers keep alike, and else hold everything."""
-    if isinstance(cache, CompactCache):
-        return {layer: max(1, int(kept.sum(dim=1).max())) for layer, kept in masks.items()}
-    counts = torch.cat([kept.sum(dim=1) for kept in masks.values()])
-    alike = len(masks) == len(cache.layers) and bool((counts == counts[0]).all()) and counts[0] > 0
-    return {layer: int(counts[0]) if alike else kept.shape[1] for layer, kept in masks.items()}
-
-
 def check_cache(cache: Any) -> None:
     """Refuses, before a prompt runs, a cache whose entries cannot be dropped."""
     if cache is not None and not isinstance(cache, DynamicCache):
@@ -95,8 +85,7 @@ def check_cache(cache: Any) -> None:
                          "transformers.DynamicCache or a kvsim.CompactCache(model)")
 
 
-def _check_layer(cache: Any, index: int, n: int) -> None:
-    layer = cache.layers[index]
+def _check_layer(layer: Any, index: int, n: int) -> None:
     if isinstance(layer, DynamicSlidingWindowLayer):
         raise UsageError(f"layer {index}: its window of {layer.sliding_window} tokens holds the whole "
                          f"prompt of {n}, so that it is compressed, too, which the cache cannot do "
@@ -121,8 +110,15 @@ def compress(cache: Any, masks: Masks, model: Any) -> None:
     for one in modules.values():
         one.attention.masked_key_indices = None
     for index, kept in masks.items():
-        _check_layer(cache, index, kept.shape[1])
-    widths = _widths(cache, masks)
+        _check_layer(cache.layers[index], index, kept.shape[1])
+    # Entries that each layer holds afterwards. One mask fits all layers of an ordinary cache, so that these are cut
+    # where all heads of all layers keep alike, and else hold everything.
+    if isinstance(cache, CompactCache):
+        widths = {layer: max(1, int(kept.sum(dim=1).max())) for layer, kept in masks.items()}
+    else:
+        counts = torch.cat([kept.sum(dim=1) for kept in masks.values()])
+        alike = len(masks) == len(cache.layers) and bool((counts == counts[0]).all()) and counts[0] > 0
+        widths = {layer: int(counts[0]) if alike else kept.shape[1] for layer, kept in masks.items()}
     for index, kept in masks.items():
         layer = cache.layers[index]
         if widths[index] < kept.shape[1]:

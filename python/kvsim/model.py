@@ -104,8 +104,14 @@ def capture(model: Any, tokenizer: Any = None, messages: str | Sequence[Mapping[
         _folders.append(tempfile.TemporaryDirectory(prefix="kvsim-trace-"))
         out = Path(_folders[-1].name) / "trace.h5"
         call(out, "the captured trace")
+    queries = given.get("queries", "all")
+    if queries in (None, "all"):
+        queries = None
+    elif isinstance(queries, bool) or not isinstance(queries, Integral) or queries < 1:
+        raise UsageError(f"queries: found {queries!r:.60}, expected how many of the prompt's last "
+                         'queries to store, such as 64, or "all"')
     options = CaptureOptions(**{
-        **given, "layers": _layers(given.get("layers")), "queries": _window(given.get("queries")),
+        **given, "layers": _layers(given.get("layers")), "queries": queries if queries is None else int(queries),
         "answer": whole_text(given.get("answer", "")), "probes": several(given.get("probes")),
         "record": {"tool": "kvsim.capture"}, "wider": 'dtype="float32"'})
     with _at_work(model, progress) as bar:
@@ -187,16 +193,6 @@ def _layers(layers: Any) -> list[int] | None:
         return number_list(layers)
     except ArgumentTypeError as error:
         raise UsageError(f"layers: {error}") from None
-
-
-def _window(queries: Any) -> int | None:
-    """`queries` of capture: None or "all" is every query."""
-    if queries is None or queries == "all":
-        return None
-    if isinstance(queries, bool) or not isinstance(queries, Integral) or queries < 1:
-        raise UsageError(f"queries: found {queries!r:.60}, expected how many of the prompt's last "
-                         'queries to store, such as 64, or "all"')
-    return int(queries)
 
 
 def closed_loop(model: Any, results: xarray.Dataset | str | PathLike,

@@ -122,7 +122,8 @@ def score_files(functions: Mapping[str, ScoreFunction], trace: Trace, folder: st
 
     chosen = trace.layers if layers is None else list(layers)
     for number, (title, function) in enumerate(functions.items()):
-        name, target = title.rpartition(":")[2], scores_file(folder, title, trace.path)
+        name, inside = title.rpartition(":")[2], title.removeprefix(SCHEME).replace("%", "%25").replace("/", "%2F")
+        target = Path(folder) / inside / f"{trace.path.stem}.h5"
         about = describe(function, title)
         target.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(target) as temporary, create_hdf5(temporary) as file:
@@ -168,12 +169,6 @@ def load_function(title: str) -> ScoreFunction:
         raise UsageError(f"{title}: {file} has no function {name}"
                          + (f", expected one of {', '.join(known)}" if known else ""))
     return found
-
-
-def scores_file(folder: str | PathLike, title: str, trace: str | PathLike) -> Path:
-    """Where the program looks for the scores of a function on a trace (its option --scores)."""
-    name = title.removeprefix(SCHEME).replace("%", "%25").replace("/", "%2F")
-    return Path(folder) / name / f"{Path(trace).stem}.h5"
 
 
 @contextlib.contextmanager

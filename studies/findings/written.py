@@ -28,9 +28,10 @@ def write(study, folder, tokenizer):
     for one in study.texts:
         kind = texts.KINDS[one.kind]
         text, _, prompt = fitted(kind, one.seed, tokenizer, one.prompt_tokens)
-        left = steps_of_answer(one.name, prompt, study.steps)
+        left = steps_of_answer(one.name, prompt, study.steps)   # --steps cuts what has no request before it
+        answer = text.answer if left == study.steps else cut(tokenizer, text.answer, left)
         write_text(folder / f"{one.name}{'' if kind.raw else '.prompt'}.txt", text.prompt)
-        write_text(folder / f"{one.name}.answer.txt", cut(tokenizer, text.answer, left))
+        write_text(folder / f"{one.name}.answer.txt", answer)
 
 
 if __name__ == "__main__":

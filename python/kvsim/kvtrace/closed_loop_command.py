@@ -18,7 +18,7 @@ from ..program import version
 from ..progress import Progress
 from ..tool import Parser, add_table, run_tool
 from ..whole import check_target
-from .capture_command import add_running, number
+from .capture_command import add_model, add_running, number
 
 
 def positive(text: str) -> float:
@@ -48,8 +48,7 @@ def parser() -> Parser:
     add("--loss", type=positive, metavar="X",
         help="also print the least bytes of each policy with a loss of X nats at most")
     add_table(add)
-    add("--model", metavar="NAME|FOLDER", help="as for kvsim capture (the one the trace names)")
-    add("--gguf", metavar="FILE", help="the GGUF file inside that folder or repository")
+    add_model(add, "as for kvsim capture (the one the trace names)")
     add = p.add_argument_group("output").add_argument
     add("-o", "--out", required=True, type=Path, metavar="LOOP.nc")
     add("--overwrite", action="store_true", help="replace an existing file, start anew")
@@ -72,15 +71,6 @@ def chosen_pairs(args, results) -> tuple[list[int], list[int]]:
     if len(live) < len(policies):
         results.check_sets()
     return policies, budgets
-
-
-def run_batch(loop, batch: list, args, reference) -> list[dict]:
-    found = loop.losses(batch)
-    if args.generate:
-        for one, written in zip(found, loop.generate(batch, args.generate)):
-            # Tokens that are equal before the first that differs.
-            one["generated_agreement"] = int((written == reference).cumprod().sum())
-    return found
 
 
 def cache_of(results, live, policy: int, budget: int):
@@ -108,7 +98,11 @@ def run_pairs(loop, results, pairs: list[tuple[int, int]], journal, args) -> int
     for begin in range(0, len(missing), loop.batch):
         part = missing[begin : begin + loop.batch]
         batch = [cache_of(results, loop.live, policy, budget) for policy, budget, _ in part]
-        for (*_, names), found in zip(part, run_batch(loop, batch, args, reference)):
+        losses = loop.losses(batch)
+        for one, written in zip(losses, loop.generate(batch, args.generate) if args.generate else ()):
+            # Tokens that are equal before the first that differs.
+            one["generated_agreement"] = int((written == reference).cumprod().sum())
+        for (*_, names), found in zip(part, losses):
             journal.add(names, found)
         progress(len(journal.pairs), len(pairs))
     return len(missing)
@@ -129,9 +123,7 @@ def run(args: argparse.Namespace, command: list[str], loaded=None, first=None, i
         check_target(args.out, args.overwrite, [args.trace, args.results])
         trace = TokenTrace(args.trace, results.later)
         policies, budgets = chosen_pairs(args, results)
-        trace.check_tokens()
-        trace.check_inputs(inputs)
-        trace.check_results(results)
+        trace.check(results, inputs)
         dtype = args.model_dtype or trace.source.get("model_dtype", "float32")
         if loaded is None:
             loaded = load_model(args.model or trace.model_name(), args.gguf, dtype, args.device,
@@ -181,18 +173,14 @@ def run(args: argparse.Namespace, command: list[str], loaded=None, first=None, i
               f"{counted(len(coordinates['step']), 'step')}", file=sys.stderr)
         sys.stdout.write(run_program(["rank", args.out, f"--table={args.table}"]))
         if args.loss:
-            sys.stdout.write(least_bytes_text(args))
+            import xarray
 
+            from ..bytes_for_loss import as_text, least_bytes
 
-def least_bytes_text(args: argparse.Namespace) -> str:
-    """The least bytes for --loss, from both files."""
-    import xarray
-
-    from ..bytes_for_loss import as_text, least_bytes
-
-    with xarray.open_dataset(args.results, engine="h5netcdf") as results, \
-            xarray.open_dataset(args.out, engine="h5netcdf") as loop:
-        return as_text(least_bytes(results, loop, args.loss), args.loss, args.table, args.out)
+            with xarray.open_dataset(args.results, engine="h5netcdf") as results, \
+                    xarray.open_dataset(args.out, engine="h5netcdf") as losses:
+                found = least_bytes(results, losses, args.loss)
+                sys.stdout.write(as_text(found, args.loss, args.table, args.out))
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -47,8 +47,12 @@ class LoadedModel:
     def record(self) -> dict:
         """Where the model was found, of which revision where a hub has several, how it computes, and
         with what: as traces and results name it."""
+        versions = {"python": ".".join(map(str, sys.version_info[:3]))}
+        for package in ("torch", "transformers", "tokenizers", "gguf", "h5py", "numpy"):
+            with contextlib.suppress(metadata.PackageNotFoundError):
+                versions[package] = metadata.version(package)
         told = {"model_source": self.source, "model_dtype": str(self.model.dtype).removeprefix("torch."),
-                "libraries": library_versions()}
+                "libraries": versions}
         if revision := getattr(self.model.config, "_commit_hash", None):
             told["model_revision"] = str(revision)
         return told
@@ -79,14 +83,6 @@ def token_digest(ids) -> str:
     import numpy as np
 
     return sha256(np.asarray(ids, dtype="<i4").tobytes())
-
-
-def library_versions() -> dict:
-    versions = {"python": ".".join(map(str, sys.version_info[:3]))}
-    for package in ("torch", "transformers", "tokenizers", "gguf", "h5py", "numpy"):
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            versions[package] = metadata.version(package)
-    return versions
 
 
 def find_model(model: str, gguf: str | None) -> tuple[list[Path], str, str]:

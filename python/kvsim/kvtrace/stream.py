@@ -78,8 +78,13 @@ class StreamWatch(TorchDispatchMode):
         projection is given."""
         def enter(module, args, kwargs):
             self.trail = Trail(args[0] if args else kwargs["hidden_states"])
-            self.modules = torch.nn.modules.module.register_module_forward_pre_hook(self._passed)
+            self.modules = torch.nn.modules.module.register_module_forward_pre_hook(passed)
             self.__enter__()
+
+        def passed(module, args):   # a module is called; is it given what we follow?
+            trail = self.trail
+            if trail and not trail.added and args and id(args[0]) in trail.ours:
+                trail.found["outer" if "projected" in trail.found else "inner"].append(module)
 
         def projected(module, args, output):
             if not self.trail:
@@ -127,12 +132,6 @@ class StreamWatch(TorchDispatchMode):
                 "what leaves it differs from the residual stream and all that was added to it by "
                 f"{relative(self.rows_of(output), last):.2g}")
         return Contribution(**trail.found)
-
-    def _passed(self, module, args) -> None:
-        """A module is called; is it given what we follow?"""
-        trail = self.trail
-        if trail and not trail.added and args and id(args[0]) in trail.ours:
-            trail.found["outer" if "projected" in trail.found else "inner"].append(module)
 
     def rows_of(self, tensor) -> np.ndarray:
         """[R, width] of a tensor [1, N, ...] or [N, width], as float32."""

@@ -9,6 +9,7 @@ from ..errors import DataError, UsageError
 from ..hdf5_file import reads_file
 from ..trace import Trace
 from .built_in import BUILT_IN
+from .model import config_digest, token_digest
 from .writer import as_array
 
 # A cache that differs by more than this from the trace's is another model's. A bfloat16 trace
@@ -50,8 +51,10 @@ class TokenTrace(Trace):
         begin = self._file[f"probes/{self.later}"].attrs.get("answer_begin")
         return None if begin is None else self.prompt_len + int(begin)
 
-    def check_tokens(self) -> None:
-        from .model import token_digest
+    def check(self, results, inputs) -> None:
+        """Refuses tokens that are not the captured ones, results of another trace, and inputs where there were
+        others: images and sounds are not in a trace, so that they must be given again."""
+        import xxhash
 
         known = self.source.get("token_ids_sha256")
         if known is None or "config_sha256" not in self.source:
@@ -60,9 +63,6 @@ class TokenTrace(Trace):
         if token_digest(self.tokens) != known:
             raise DataError(f"{self.path}: tokens/id: other tokens than the captured ones "
                             "(digest differs from source)")
-
-    def check_inputs(self, inputs) -> None:
-        """Images and sounds are not in a trace: they must be given again, and only where they were."""
         names = self.source.get("inputs", [])
         if bool(names) != (inputs is not None):
             raise UsageError(
@@ -71,10 +71,6 @@ class TokenTrace(Trace):
                 f"{self.path}: captured from text alone: expected no inputs")
         if inputs is not None and inputs.ids != [int(one) for one in self.tokens[: self.prompt_len]]:
             raise UsageError(f"{self.path}: inputs: found other tokens than the trace's prompt")
-
-    def check_results(self, results) -> None:
-        import xxhash
-
         with open(self.path, "rb") as file:
             digest = hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
         if results.trace_digest != f"xxh3-128:{digest}":
@@ -89,8 +85,6 @@ class TokenTrace(Trace):
         return self.model
 
     def check_model(self, loaded) -> None:
-        from .model import config_digest
-
         if config_digest(loaded.config) != self.source["config_sha256"]:
             raise DataError(f"{self.path}: captured from another model ({self.model}) than "
                             f"{loaded.name}: the digests of their configurations differ")

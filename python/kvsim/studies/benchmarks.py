@@ -135,14 +135,9 @@ def outcomes(folder: Folder) -> pandas.DataFrame:
     """A row for every question, policy and budget that has run."""
     rows = []
     for path in sorted(folder.benchmarks.glob("*.jsonl")):
-        lines = Lines(path).read()
-        if not lines or "benchmark" not in lines[0]:
-            continue
-        head = lines[0]
-        rows += [[line["model"], head["benchmark"], line["task"], head["question"], line["row"],
-                  line["prompt"], one["policy"], one["budget"], float(one["score"]),
-                  float(line["score"]), one["same"]]
-                 for line in lines[1:] if "outcomes" in line for one in line["outcomes"]]
+        head, *lines = Lines(path).read() or [{}]
+        rows += [{**line, **one, **head, "score": float(one["score"]), "full": float(line["score"])}
+                 for line in lines if "benchmark" in head and "outcomes" in line for one in line["outcomes"]]
     found = pandas.DataFrame(rows, columns=["model", "benchmark", "task", "question", "row", "prompt",
                                             "policy", "budget", "score", "full", "same"])
     return found.drop_duplicates(["model", "benchmark", "question", "row", "policy", "budget"],

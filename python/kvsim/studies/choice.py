@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..kvtrace.capture_command import add_running
+from ..kvtrace.capture_command import add_model, add_running, add_stored_type
 from ..errors import DataError, UsageError
 from ..plain import counted, printable
 from ..progress import Progress
@@ -40,14 +40,14 @@ UNMEASURED = ("how good such a choice is among policies of your own was not meas
 def parser() -> Parser:
     p = Parser(prog="kvsim choose", description=__doc__)
     add = p.add_argument_group("what to choose for").add_argument
-    command.add_model(add)
+    add_model(add)
     add("--text", action="append", metavar="FILE|FOLDER", help="repeatable; as --texts of kvsim study")
     command.add_replayed(add, PRESETS, PROBE)
     add = p.add_argument_group("output").add_argument
     add_table(add)
     add("-q", "--quiet", action="store_true", help="no progress")
     add = p.add_argument_group("running").add_argument
-    command.add_stored_type(add)
+    add_stored_type(add, "the traces")
     add_running(add, threads="0: all cores (0)")
     p.set_defaults(metrics=None)
     return p

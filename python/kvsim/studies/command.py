@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..budgets import budget_text
-from ..kvtrace.capture_command import add_running, number
+from ..kvtrace.capture_command import add_model, add_running, add_stored_type, number
 from ..kvtrace.closed_loop_command import positive
 from ..errors import DataError, UsageError
 from ..plain import counted, printable, printable_lines
@@ -42,11 +42,6 @@ def share(text: str) -> float:
     return value
 
 
-def add_model(add) -> None:
-    add("--model", metavar="NAME|FOLDER", help="as for kvsim capture")
-    add("--gguf", metavar="FILE", help="the GGUF file inside that folder or repository")
-
-
 def add_replayed(add, policies: Sequence[str], probe: str) -> None:
     """Options of what is captured of a text, and replayed over it; `policies` and `probe`: those of who names none."""
     add("--prompt-tokens", type=number(int, 64), default=704, metavar="N",
@@ -58,11 +53,6 @@ def add_replayed(add, policies: Sequence[str], probe: str) -> None:
     add("--probe", default=probe, metavar="LIST",
         help="further queries as of kvsim capture, such as repeat:gradient,draft:128, or none "
              f"({probe})")
-
-
-def add_stored_type(add) -> None:
-    add("--dtype", choices=("float16", "float32", "bfloat16"), default="float16",
-        help="stored type of the traces (float16)")
 
 
 def add_page(add) -> None:
@@ -106,7 +96,7 @@ def parser() -> Parser:
     add("--keep-traces", action="store_true", help="traces stay in DIR/traces")
     add("-q", "--quiet", action="store_true", help="no progress")
     add = p.add_argument_group("running").add_argument
-    add_stored_type(add)
+    add_stored_type(add, "the traces")
     add_running(add, threads="0: all cores (0)")
     return p
 

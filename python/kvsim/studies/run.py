@@ -85,7 +85,8 @@ def capture(folder: Folder, source: Source, loaded, settings: Namespace, trace: 
         raise DataError(f"{source.name}: another text than the study has under this name")
     first = record_text(text, source.name, loaded, settings, trace, keep_first=True)
     with Trace(trace) as made:
-        facts = {"category": source.category, "origin": str(source.path), "digest": text.digest, "model": loaded.name, "prompt_len": made.prompt_len, "total_len": made.total_len,
+        facts = {"category": source.category, "origin": str(source.path), "digest": text.digest,
+                 "model": loaded.name, "prompt_len": made.prompt_len, "total_len": made.total_len,
                  "later_text": list(made.text[made.prompt_len :])}
     write_text(folder.facts_file(source.name), json.dumps(facts))
     return first

@@ -260,9 +260,7 @@ def outcomes(cells: list, loaded, first, count: int, judge, longest: int) -> tup
 
 def answers(folder: Folder) -> pandas.DataFrame:
     """A row for every instance, policy and budget that has run."""
-    rows = [{"model": line["model"], "task": sheet.task.name, "question": sheet.question,
-             "number": line["number"], "prompt_tokens": line["prompt_tokens"], **{
-                 name: one[name] for name in ("policy", "budget", "right", "same", "kl")}}
+    rows = [{**line, **one, "task": sheet.task.name, "question": sheet.question}
             for sheet in sheets(folder, ["builtin"])
             for line in sheet.lines.read() for one in line["outcomes"]]
     return pandas.DataFrame(rows, columns=list(TABLES["answers.csv"])).drop_duplicates(
