@@ -2,10 +2,6 @@
 
 #include <fmt/format.h>
 
-#include "sim/stages/allocate/allocate.hpp"
-#include "sim/stages/indicator/indicator.hpp"
-#include "sim/stages/stages.hpp"
-
 namespace kvsim {
 
 HeadGrouping::HeadGrouping(const LayerWork& work, const Settings& settings)

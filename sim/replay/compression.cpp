@@ -1,8 +1,5 @@
 #include "sim/replay/compression.hpp"
 
-#include "sim/stages/merge/merge.hpp"
-#include "sim/stages/stages.hpp"
-
 namespace kvsim {
 
 Segment decode_segment(const Settings& settings, int64_t budget, const TraceInfo& info) {

@@ -3,7 +3,6 @@
 #include <xxhash.h>
 
 #include "sim/replay/compression.hpp"
-#include "sim/replay/slots.hpp"
 
 namespace kvsim {
 namespace {

@@ -1,8 +1,6 @@
 #include "sim/replay/slots.hpp"
 
-#include "sim/core/numbers.hpp"
 #include "sim/replay/compression.hpp"
-#include "sim/stages/merge/merge.hpp"
 
 namespace kvsim {
 namespace {
