@@ -144,8 +144,6 @@ void append_entry(const LayerTrace& layer, int kv_head, int64_t entry, SlotCache
   layer.v.read(kv_head, entry, entry + 1, cache.value(slot).data());
 }
 
-bool merges(const Settings& settings) { return chosen<Merge>(settings).merges(); }
-
 std::vector<PairMerge> pairs_made(const MergeOwner& owner, const Settings& settings,
                                   int64_t merged_at) {
   std::vector<PairMerge> pairs;

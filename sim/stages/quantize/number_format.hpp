@@ -47,11 +47,6 @@ inline float largest_of(std::span<const float> numbers) {
   return largest;
 }
 
-/// The 2^bits levels with the least mean squared error for a number in [low, high] with such a
-/// density, ascending.
-std::vector<double> best_levels(const std::function<double(double)>& density, double low,
-                                double high, int64_t bits);
-
 /// The nearest of ascending levels; halfway the lower.
 inline double nearest(const std::vector<double>& levels, double x) {
   const auto above = std::ranges::lower_bound(levels, x);

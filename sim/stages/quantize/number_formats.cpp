@@ -27,6 +27,17 @@ std::vector<const NumberFormat*> number_formats() {
   return all;
 }
 
+const NumberFormat* find_format(std::string_view name) {
+  const auto found = table().find(name);
+  return found == table().end() ? nullptr : &found->second;
+}
+
+}  // namespace kvsim
+
+namespace kvsim::stages::quantize::forms {
+
+/// The 2^bits levels with the least mean squared error for a number in [low, high] with such a
+/// density, ascending.
 std::vector<double> best_levels(const std::function<double(double)>& density, double low,
                                 double high, int64_t bits) {
   constexpr int kCells = 4096;  // of the density
@@ -59,15 +70,6 @@ std::vector<double> best_levels(const std::function<double(double)>& density, do
   }
   return levels;
 }
-
-const NumberFormat* find_format(std::string_view name) {
-  const auto found = table().find(name);
-  return found == table().end() ? nullptr : &found->second;
-}
-
-}  // namespace kvsim
-
-namespace kvsim::stages::quantize::forms {
 
 // Integers of a few bits with a scale for each group (policies.md 11.1).
 
