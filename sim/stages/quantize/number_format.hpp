@@ -23,11 +23,6 @@ struct NumberFormat {
   int64_t shared_bits = 0;  ///< once for all lines
 };
 
-/// Adds a format while the program starts: const DeclareFormat one{{.name = ...}}.
-struct DeclareFormat {
-  explicit DeclareFormat(NumberFormat format);
-};
-
 /// All formats in order of name; and one, or nullptr.
 std::vector<const NumberFormat*> number_formats();
 const NumberFormat* find_format(std::string_view name);
