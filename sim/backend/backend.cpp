@@ -54,55 +54,6 @@ void add_part(double log_mass, std::span<const float> mean, double& all_mass,
 
 }  // namespace
 
-LayerWork::LayerWork(const LayerTrace& trace, Backend& backend, Norm measured)
-    : trace_(trace), backend_(backend), measured_norm_(measured) {}
-
-const Table<float>& LayerWork::projected_norms(Norm norm) {
-  const auto [at, fresh] = projected_norms_.try_emplace(norm, query_heads(), entries());
-  if (fresh) backend_.projected_norms(trace_, norm, {0, entries()}, at->second.data());
-  return at->second;
-}
-
-const Table<float>& LayerWork::value_norms(Norm norm) {
-  const auto [at, fresh] = value_norms_.try_emplace(norm, kv_heads(), entries());
-  if (fresh) backend_.value_norms(trace_, norm, {0, entries()}, at->second.data());
-  return at->second;
-}
-
-Table<float> LayerWork::keys(int kv_head) const {
-  Table<float> k(entries(), trace_.k.dim(2));
-  trace_.k.read(kv_head, 0, entries(), k.data());
-  return k;
-}
-
-Table<float> LayerWork::values(int kv_head) const { return values_ahead(kv_head, entries()); }
-
-Table<float> LayerWork::values_ahead(int kv_head, int64_t count) const {
-  Table<float> v(count, value_dim());
-  trace_.v.read(kv_head, 0, count, v.data());
-  return v;
-}
-
-const OutputMetric& LayerWork::output_metric(int head_a, int head_b) {
-  if (!output_metric_.contains({head_a, head_b}))
-    make_output_metrics(head_a / group_size(), head_a != head_b);
-  return output_metric_.at({head_a, head_b});
-}
-
-/// Of all heads of a group, each with itself or with all that come after it: values are read once.
-void LayerWork::make_output_metrics(int kv_head, bool of_pairs) {
-  const int first = kv_head * group_size(), last = first + group_size();
-  std::vector<HeadPair> pairs;
-  for (int a = first; a < last; ++a)
-    for (int b = of_pairs ? a + 1 : a; b < (of_pairs ? last : a + 1); ++b) {
-      OutputMetric& metric = output_metric_[{a, b}];
-      metric.gram = Table<double>(value_dim(), value_dim());
-      metric.forms.resize(entries());
-      pairs.push_back({a, b, metric.gram.data(), metric.forms.data()});
-    }
-  backend_.output_metrics(trace_, pairs, {0, entries()});
-}
-
 std::vector<int64_t> stored_queries(const LayerWork& work, std::span<const int64_t> positions,
                                     bool look_ahead) {
   const std::vector<int64_t>& all = work.info().query_position;
@@ -116,12 +67,6 @@ std::vector<int64_t> stored_queries(const LayerWork& work, std::span<const int64
     stored.push_back(at - all.begin());
   }
   return stored;
-}
-
-const ProbeView& LayerWork::probe_part(int probe, size_t part) {
-  std::unique_ptr<ProbeView>& view = probe_parts_[{probe, part}];
-  if (!view) view = probe_view(trace_, probe, part);
-  return *view;
 }
 
 void for_each_attention_block(
@@ -179,21 +124,6 @@ GramFactor factor_of_gram(const Table<double>& gram) {
     r = root.asDiagonal() * solver.eigenvectors().transpose();
   }
   return result;
-}
-
-void AttentionBlock::shape(const LayerTrace& layer, const AttentionRequest& request) {
-  kv_head = request.kv_head;
-  heads = layer.info->group_size();
-  rows = std::ssize(request.rows);
-  columns = request.columns;
-  positions.clear();
-  for (const int64_t row : request.rows) positions.push_back(layer.info->query_position[row]);
-  const auto all = static_cast<size_t>(heads * rows);
-  const size_t cells = all * static_cast<size_t>(columns);
-  attention.resize(cells);
-  logits.resize(request.logits ? cells : 0);
-  log_sum_exp.resize(all);
-  outputs.resize(request.outputs ? all * static_cast<size_t>(layer.value_dim()) : 0);
 }
 
 RestAttention rest_attention(Backend& backend, const LayerTrace& layer, int head,

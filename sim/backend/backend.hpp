@@ -66,7 +66,20 @@ struct AttentionBlock {
   std::vector<float> outputs;       ///< [heads][rows][dv] z
 
   /// Makes room for what is asked for; what is there is of no meaning.
-  void shape(const LayerTrace& layer, const AttentionRequest& request);
+  void shape(const LayerTrace& layer, const AttentionRequest& request) {
+    kv_head = request.kv_head;
+    heads = layer.info->group_size();
+    rows = std::ssize(request.rows);
+    columns = request.columns;
+    positions.clear();
+    for (const int64_t row : request.rows) positions.push_back(layer.info->query_position[row]);
+    const auto all = static_cast<size_t>(heads * rows);
+    const size_t cells = all * static_cast<size_t>(columns);
+    attention.resize(cells);
+    logits.resize(request.logits ? cells : 0);
+    log_sum_exp.resize(all);
+    outputs.resize(request.outputs ? all * static_cast<size_t>(layer.value_dim()) : 0);
+  }
   const float* attention_row(int head, int64_t row) const {
     return attention.data() + (head * rows + row) * columns;
   }
@@ -251,7 +264,8 @@ using ProjectedNorms = std::map<Norm, Table<float>>;
 class LayerWork {
  public:
   /// `measured`: the norm in the importance that the run measures (--importance).
-  LayerWork(const LayerTrace& trace, Backend& backend, Norm measured = Norm::l1);
+  LayerWork(const LayerTrace& trace, Backend& backend, Norm measured = Norm::l1)
+      : trace_(trace), backend_(backend), measured_norm_(measured) {}
 
   const LayerTrace& trace() const { return trace_; }
   const TraceInfo& info() const { return *trace_.info; }
@@ -265,26 +279,66 @@ class LayerWork {
   int64_t value_dim() const { return trace_.value_dim(); }    ///< dv
 
   Norm measured_norm() const { return measured_norm_; }
-  const Table<float>& projected_norms(Norm norm);  ///< [Hq][n] norm of v_i W^h
-  const Table<float>& value_norms(Norm norm);      ///< [Hkv][n] norm of v_i
+  /// [Hq][n] norm of v_i W^h
+  const Table<float>& projected_norms(Norm norm) {
+    const auto [at, fresh] = projected_norms_.try_emplace(norm, query_heads(), entries());
+    if (fresh) backend_.projected_norms(trace_, norm, {0, entries()}, at->second.data());
+    return at->second;
+  }
+  /// [Hkv][n] norm of v_i
+  const Table<float>& value_norms(Norm norm) {
+    const auto [at, fresh] = value_norms_.try_emplace(norm, kv_heads(), entries());
+    if (fresh) backend_.value_norms(trace_, norm, {0, entries()}, at->second.data());
+    return at->second;
+  }
   /// For a layer that is worked on once more: what was computed, and what is known of it.
   ProjectedNorms take_projected_norms() { return std::move(projected_norms_); }
   void set_projected_norms(ProjectedNorms norms) { projected_norms_ = std::move(norms); }
 
-  Table<float> keys(int kv_head) const;    ///< [n][d]
-  Table<float> values(int kv_head) const;  ///< [n][dv]
+  /// [n][d]
+  Table<float> keys(int kv_head) const {
+    Table<float> k(entries(), trace_.k.dim(2));
+    trace_.k.read(kv_head, 0, entries(), k.data());
+    return k;
+  }
+  Table<float> values(int kv_head) const { return values_ahead(kv_head, entries()); }  ///< [n][dv]
   /// [count][dv]: values up to a later step, for whoever looks ahead.
-  Table<float> values_ahead(int kv_head, int64_t count) const;
+  Table<float> values_ahead(int kv_head, int64_t count) const {
+    Table<float> v(count, value_dim());
+    trace_.v.read(kv_head, 0, count, v.data());
+    return v;
+  }
 
   /// The layer as a part of a probe sees it.
-  const ProbeView& probe_part(int probe, size_t part);
+  const ProbeView& probe_part(int probe, size_t part) {
+    std::unique_ptr<ProbeView>& view = probe_parts_[{probe, part}];
+    if (!view) view = probe_view(trace_, probe, part);
+    return *view;
+  }
 
   /// Inner products after W_O of two query heads head_a <= head_b of a group, in float64.
-  const OutputMetric& output_metric(int head_a, int head_b);
+  const OutputMetric& output_metric(int head_a, int head_b) {
+    if (!output_metric_.contains({head_a, head_b}))
+      make_output_metrics(head_a / group_size(), head_a != head_b);
+    return output_metric_.at({head_a, head_b});
+  }
   void drop_output_metrics() { output_metric_.clear(); }  ///< of use to scoring alone
 
  private:
-  void make_output_metrics(int kv_head, bool of_pairs);
+  /// Of all heads of a group, each with itself or with all that come after it: values are read
+  /// once.
+  void make_output_metrics(int kv_head, bool of_pairs) {
+    const int first = kv_head * group_size(), last = first + group_size();
+    std::vector<HeadPair> pairs;
+    for (int a = first; a < last; ++a)
+      for (int b = of_pairs ? a + 1 : a; b < (of_pairs ? last : a + 1); ++b) {
+        OutputMetric& metric = output_metric_[{a, b}];
+        metric.gram = Table<double>(value_dim(), value_dim());
+        metric.forms.resize(entries());
+        pairs.push_back({a, b, metric.gram.data(), metric.forms.data()});
+      }
+    backend_.output_metrics(trace_, pairs, {0, entries()});
+  }
 
   const LayerTrace& trace_;
   Backend& backend_;

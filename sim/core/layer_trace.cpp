@@ -2,26 +2,6 @@
 
 namespace kvsim {
 
-double PathNorm::root(double sum_of_squares, double count) const {
-  return std::sqrt(sum_of_squares / count + eps);
-}
-
-void OutputPath::read_gate(int64_t head, int64_t query, std::vector<float>& out) const {
-  out.resize(gate.dim(2));
-  gate.read(head, query, query + 1, out.data());
-}
-
-int64_t TraceInfo::first_step() const {
-  const auto first = std::lower_bound(query_position.begin(), query_position.end(), prompt_len);
-  return first - query_position.begin();
-}
-
-int TraceInfo::find_probe(std::string_view name) const {
-  const auto found = std::ranges::find_if(
-      probes, [&](const ProbeInfo& probe) { return probe.name == name; });
-  return found == probes.end() ? -1 : static_cast<int>(found - probes.begin());
-}
-
 Table<float> mean_queries(const LayerTrace& layer, int first_head, int heads, int64_t begin,
                           int64_t end) {
   Table<float> one(end - begin, layer.q.dim(2));
@@ -211,29 +191,6 @@ LayerTrace cache_layer(const LayerTrace& layer, const TraceInfo& info,
   view.check_added.clear();
   view.probes.clear();
   return view;
-}
-
-void RotationMemory::rotate(const Rotation& rotation, int64_t positions, std::span<float> row) {
-  const size_t pairs = rotation.pairs();
-  if (&rotation != rotation_ || positions != positions_) {
-    rotation_ = &rotation;
-    positions_ = positions;
-    cosine_.resize(pairs);
-    sine_.resize(pairs);
-    for (size_t j = 0; j < pairs; ++j) {
-      const double angle = static_cast<double>(positions) * rotation.inv_freq[j];
-      cosine_[j] = std::cos(angle);
-      sine_[j] = std::sin(angle);
-    }
-  }
-  for (size_t j = 0; j < pairs; ++j) {
-    float& a = row[rotation.first_of(j)];
-    float& b = row[rotation.second_of(j)];
-    const double x = a;
-    const double y = b;
-    a = static_cast<float>(x * cosine_[j] - y * sine_[j]);
-    b = static_cast<float>(x * sine_[j] + y * cosine_[j]);
-  }
 }
 
 void set_usual_output(LayerTrace& layer) {

@@ -12,7 +12,9 @@ struct PathNorm {
   double usual = 1;        ///< root that W* is divided by
 
   /// Root of the mean square, from the sum over `count` numbers.
-  double root(double sum_of_squares, double count) const;
+  double root(double sum_of_squares, double count) const {
+    return std::sqrt(sum_of_squares / count + eps);
+  }
 };
 
 /// Everything beside W_O between a layer's heads and the residual stream (trace-format.md 8).
@@ -26,7 +28,10 @@ struct OutputPath {
   /// A layer's share of the stream is more than a product with W*.
   bool needs_evaluation() const { return !gate.empty() || inner.divides || outer.divides; }
   /// Gate of a head at a stored query: out[dv].
-  void read_gate(int64_t head, int64_t query, std::vector<float>& out) const;
+  void read_gate(int64_t head, int64_t query, std::vector<float>& out) const {
+    out.resize(gate.dim(2));
+    gate.read(head, query, query + 1, out.data());
+  }
 };
 
 /// Labelled, half-open range of prompt positions.
@@ -99,7 +104,10 @@ struct TraceInfo {
 
   int group_size() const { return num_query_heads / num_kv_heads; }  ///< g
   /// Index of the first stored query at position >= n; M if none.
-  int64_t first_step() const;
+  int64_t first_step() const {
+    const auto first = std::lower_bound(query_position.begin(), query_position.end(), prompt_len);
+    return first - query_position.begin();
+  }
   /// [T] positions of the queries at or after n.
   std::span<const int64_t> later_queries() const {
     return std::span(query_position).subspan(first_step());
@@ -111,7 +119,11 @@ struct TraceInfo {
     return own == layer_rope.end() ? rope : own->second;
   }
   /// Number of the probe of that name; -1 if there is none.
-  int find_probe(std::string_view name) const;
+  int find_probe(std::string_view name) const {
+    const auto found = std::ranges::find_if(
+        probes, [&](const ProbeInfo& probe) { return probe.name == name; });
+    return found == probes.end() ? -1 : static_cast<int>(found - probes.begin());
+  }
 };
 
 struct ProbeLayer {
@@ -181,7 +193,28 @@ LayerTrace cache_layer(const LayerTrace& layer, const TraceInfo& info,
 /// much as the one before.
 class RotationMemory {
  public:
-  void rotate(const Rotation& rotation, int64_t positions, std::span<float> row);
+  void rotate(const Rotation& rotation, int64_t positions, std::span<float> row) {
+    const size_t pairs = rotation.pairs();
+    if (&rotation != rotation_ || positions != positions_) {
+      rotation_ = &rotation;
+      positions_ = positions;
+      cosine_.resize(pairs);
+      sine_.resize(pairs);
+      for (size_t j = 0; j < pairs; ++j) {
+        const double angle = static_cast<double>(positions) * rotation.inv_freq[j];
+        cosine_[j] = std::cos(angle);
+        sine_[j] = std::sin(angle);
+      }
+    }
+    for (size_t j = 0; j < pairs; ++j) {
+      float& a = row[rotation.first_of(j)];
+      float& b = row[rotation.second_of(j)];
+      const double x = a;
+      const double y = b;
+      a = static_cast<float>(x * cosine_[j] - y * sine_[j]);
+      b = static_cast<float>(x * sine_[j] + y * cosine_[j]);
+    }
+  }
 
  private:
   const Rotation* rotation_ = nullptr;

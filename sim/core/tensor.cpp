@@ -155,8 +155,6 @@ std::shared_ptr<std::byte[]> allocate(size_t bytes) {
 
 }  // namespace
 
-size_t element_size(ElementType type) { return type == ElementType::float32 ? 4 : 2; }
-
 const char* element_name(ElementType type) {
   switch (type) {
     case ElementType::float32: return "float32";
@@ -245,11 +243,6 @@ int64_t first_non_finite(ElementType type, const void* raw, int64_t count) {
 Tensor::Tensor(ElementType type, std::array<int64_t, 3> shape) : type_(type), shape_(shape) {
   assert(shape[0] >= 0 && shape[1] >= 0 && shape[2] >= 0);
   data_ = allocate(std::max<size_t>(bytes(), 1));
-}
-
-void Tensor::read(int64_t a, int64_t b0, int64_t b1, float* out) const {
-  assert(a >= 0 && a < shape_[0] && b0 >= 0 && b0 <= b1 && b1 <= shape_[1]);
-  widen(type_, row(a, b0), (b1 - b0) * shape_[2], out);
 }
 
 }  // namespace kvsim

@@ -5,7 +5,7 @@ namespace kvsim {
 
 enum class ElementType { float32, float16, bfloat16 };
 
-size_t element_size(ElementType type);
+inline size_t element_size(ElementType type) { return type == ElementType::float32 ? 4 : 2; }
 const char* element_name(ElementType type);
 
 /// Widens `count` raw elements to float32. 16-bit input is converted here, never by HDF5.
@@ -40,7 +40,10 @@ class Tensor {
     return data_.get() + static_cast<size_t>((a * shape_[1] + b) * shape_[2]) * element_size(type_);
   }
   /// float32 copy of rows b0..b1-1 of slice a: out[(b1 - b0)][c].
-  void read(int64_t a, int64_t b0, int64_t b1, float* out) const;
+  void read(int64_t a, int64_t b0, int64_t b1, float* out) const {
+    assert(a >= 0 && a < shape_[0] && b0 >= 0 && b0 <= b1 && b1 <= shape_[1]);
+    widen(type_, row(a, b0), (b1 - b0) * shape_[2], out);
+  }
 
  private:
   ElementType type_ = ElementType::float32;

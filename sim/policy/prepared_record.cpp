@@ -2,25 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "sim/stages/allocate/allocate.hpp"
-#include "sim/stages/indicator/indicator.hpp"
-#include "sim/stages/stages.hpp"
-
 namespace kvsim {
-
-HeadGrouping::HeadGrouping(const LayerWork& work, const Settings& settings)
-    : group_(chosen<Group>(settings)),
-      of_groups_(!has_query_heads(chosen<Indicator>(settings).axes())),
-      combines_(!of_groups_ && group_.span() != GroupSpan::head),
-      whole_layer_(combines_ && group_.span() == GroupSpan::layer),
-      of_query_heads_(per_query_head(settings)), heads_(work.group_size()),
-      kv_heads_(work.kv_heads()) {}
-
-Range HeadGrouping::owners(int kv_head, int unit) const {
-  if (whole_layer_) return {0, of_query_heads_ ? kv_heads_ * heads_ : kv_heads_};
-  const int64_t owner = of_query_heads_ ? kv_head * heads_ + unit : kv_head;
-  return {owner, owner + 1};
-}
 
 namespace {
 
@@ -60,8 +42,6 @@ Settings ScorePlan::read_by_scoring(const Settings& record, bool watches) {
   if (watches) insert_keys({&chosen<Allocate>(record)}, read);
   return record.only(read);
 }
-
-bool ScorePlan::looks_ahead() const { return chosen<Queries>(settings).looks_ahead(); }
 
 std::string ScorePlan::key() const {
   return fmt::format("{:d}{:d}{:d}{:d}{:d}{}", wants_unweighted, wants_mass, wants_deviation,
@@ -114,8 +94,6 @@ std::optional<Record> unconstrained(const Record& record) {
   plain.settings.set("constrain", "none");
   return plain;
 }
-
-bool PreparedRecord::skips(int layer) const { return !contains(layers, layer); }
 
 PreparedRecord Preparation::prepare(const Record& record) {
   PreparedRecord p;

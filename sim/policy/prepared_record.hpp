@@ -11,7 +11,13 @@ namespace kvsim {
 /// head's *units* are its rows after grouping: one, or one per query head.
 class HeadGrouping {
  public:
-  HeadGrouping(const LayerWork& work, const Settings& settings);
+  HeadGrouping(const LayerWork& work, const Settings& settings)
+      : group_(chosen<Group>(settings)),
+        of_groups_(!has_query_heads(chosen<Indicator>(settings).axes())),
+        combines_(!of_groups_ && group_.span() != GroupSpan::head),
+        whole_layer_(combines_ && group_.span() == GroupSpan::layer),
+        of_query_heads_(per_query_head(settings)), heads_(work.group_size()),
+        kv_heads_(work.kv_heads()) {}
 
   /// Do heads become one row? Else each is its own unit, or the indicator has grouped them.
   bool combines() const { return combines_; }
@@ -33,7 +39,11 @@ class HeadGrouping {
                row, group);
   }
   /// Owners of unit `unit` of a KV head.
-  Range owners(int kv_head, int unit) const;
+  Range owners(int kv_head, int unit) const {
+    if (whole_layer_) return {0, of_query_heads_ ? kv_heads_ * heads_ : kv_heads_};
+    const int64_t owner = of_query_heads_ ? kv_head * heads_ + unit : kv_head;
+    return {owner, owner + 1};
+  }
 
  private:
   const Group& group_;
@@ -83,7 +93,7 @@ struct ScorePlan {
   bool for_survey = false;         ///< some record needs it of all layers before any is replayed
   std::set<int> layers = {};       ///< those that some record does not skip
 
-  bool looks_ahead() const;
+  bool looks_ahead() const { return chosen<Queries>(settings).looks_ahead(); }
   std::string key() const;           ///< names all that scores depend on
   std::string grouping_key() const;  ///< the same of what they are up to `group`
 
@@ -121,7 +131,7 @@ struct PreparedRecord {
   const Stage& stage() const {
     return chosen<Stage>(settings);
   }
-  bool skips(int layer) const;
+  bool skips(int layer) const { return !contains(layers, layer); }
 };
 
 /// [n] 1: entries in some of the ranges.

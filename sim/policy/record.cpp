@@ -78,6 +78,61 @@ bool stands_at(std::string_view text, size_t at, std::string_view name) {
          (end == text.size() || !part_of_a_word(text[end]));
 }
 
+/// A function in the place of a preset, `python:FILE.py:FUNCTION`: the preset `external` with what
+/// the function scores (policies.md 2).
+constexpr std::string_view kFunction = "python:";
+constexpr const char* kScored = "external";
+constexpr const char* kScores = "scores";
+
+const Preset& preset_named(std::string_view title) {
+  const size_t colon = std::min(title.find(':'), title.size());
+  const std::string name(title.substr(0, colon));
+  const std::string variant(colon < title.size() ? title.substr(colon + 1) : "");
+  const Preset* found = colon + 1 == title.size() ? nullptr : find_preset(name, variant);
+  if (found) return *found;
+  std::vector<std::string> names;
+  std::vector<std::string> variants;
+  for (const Preset& preset : presets()) {
+    if (preset.variant.empty()) names.push_back(preset.name);
+    if (preset.name == name) variants.push_back(preset_title(preset));
+  }
+  if (variants.empty())
+    usage_error({"unknown preset", "policy", name, "a preset of `kvsim policies`",
+                 did_you_mean(name, names)});
+  usage_error({"unknown variant of " + name, "policy", std::string(title), either(variants)});
+}
+
+std::vector<std::string> all_keys() {
+  std::vector<std::string> keys;
+  for (const Parameter* p : parameters()) keys.push_back(p->key);
+  return keys;
+}
+
+/// Settings beside rounding=kvpress with which a press of kvpress differs (docs/presets.md).
+struct Press {
+  std::string_view preset, settings;
+};
+constexpr Press kPresses[] = {
+    {"snapkv", ",window=64"},        {"adakv", ",window=64"},
+    {"criticalkv", ",window=64"},    {"pyramidkv", ",window=64,allocate=pyramid-kvpress"},
+    {"kvzip", ",ada_total=product"}, {"kvzip-plus", ",reread_norm=input,ada_total=product"},
+    {"kvgrad", ",ada_total=product"}};
+
+/// A record that names a press as NAME:kvpress, in the words of today; "" for every other.
+std::string of_press(std::string_view text) {
+  constexpr std::string_view kVariant = ":kvpress";
+  const std::string_view title = text.substr(0, text.find(','));
+  if (!title.ends_with(kVariant)) return "";
+  const std::string_view name = title.substr(0, title.size() - kVariant.size());
+  std::string found = std::string(name) + ",rounding=kvpress";
+  for (const Press& press : kPresses)
+    if (press.preset == name)
+      for (const std::string_view one : split_at(press.settings.substr(1), ','))
+        if (text.find("," + std::string(one.substr(0, one.find('=') + 1))) == text.npos)
+          found += "," + std::string(one);
+  return found + std::string(text.substr(title.size()));
+}
+
 }  // namespace
 
 const std::vector<Preset>& presets() { return methods().presets; }
@@ -182,65 +237,6 @@ std::string bibtex(const Source& source) {
     field("note", "kvsim knows the address alone: title and authors are there");
   return text + "\n}\n";
 }
-
-namespace {
-
-/// A function in the place of a preset, `python:FILE.py:FUNCTION`: the preset `external` with what
-/// the function scores (policies.md 2).
-constexpr std::string_view kFunction = "python:";
-constexpr const char* kScored = "external";
-constexpr const char* kScores = "scores";
-
-const Preset& preset_named(std::string_view title) {
-  const size_t colon = std::min(title.find(':'), title.size());
-  const std::string name(title.substr(0, colon));
-  const std::string variant(colon < title.size() ? title.substr(colon + 1) : "");
-  const Preset* found = colon + 1 == title.size() ? nullptr : find_preset(name, variant);
-  if (found) return *found;
-  std::vector<std::string> names;
-  std::vector<std::string> variants;
-  for (const Preset& preset : presets()) {
-    if (preset.variant.empty()) names.push_back(preset.name);
-    if (preset.name == name) variants.push_back(preset_title(preset));
-  }
-  if (variants.empty())
-    usage_error({"unknown preset", "policy", name, "a preset of `kvsim policies`",
-                 did_you_mean(name, names)});
-  usage_error({"unknown variant of " + name, "policy", std::string(title), either(variants)});
-}
-
-std::vector<std::string> all_keys() {
-  std::vector<std::string> keys;
-  for (const Parameter* p : parameters()) keys.push_back(p->key);
-  return keys;
-}
-
-/// Settings beside rounding=kvpress with which a press of kvpress differs (docs/presets.md).
-struct Press {
-  std::string_view preset, settings;
-};
-constexpr Press kPresses[] = {
-    {"snapkv", ",window=64"},        {"adakv", ",window=64"},
-    {"criticalkv", ",window=64"},    {"pyramidkv", ",window=64,allocate=pyramid-kvpress"},
-    {"kvzip", ",ada_total=product"}, {"kvzip-plus", ",reread_norm=input,ada_total=product"},
-    {"kvgrad", ",ada_total=product"}};
-
-/// A record that names a press as NAME:kvpress, in the words of today; "" for every other.
-std::string of_press(std::string_view text) {
-  constexpr std::string_view kVariant = ":kvpress";
-  const std::string_view title = text.substr(0, text.find(','));
-  if (!title.ends_with(kVariant)) return "";
-  const std::string_view name = title.substr(0, title.size() - kVariant.size());
-  std::string found = std::string(name) + ",rounding=kvpress";
-  for (const Press& press : kPresses)
-    if (press.preset == name)
-      for (const std::string_view one : split_at(press.settings.substr(1), ','))
-        if (text.find("," + std::string(one.substr(0, one.find('=') + 1))) == text.npos)
-          found += "," + std::string(one);
-  return found + std::string(text.substr(title.size()));
-}
-
-}  // namespace
 
 Record Record::parse(std::string_view text) {
   if (const std::string press = of_press(text); !press.empty()) return parse(press);

@@ -2,9 +2,6 @@
 
 #include <fmt/format.h>
 
-#include "sim/policy/prepared_record.hpp"
-#include "sim/stages/allocate/allocate.hpp"
-
 namespace kvsim {
 namespace {
 

@@ -76,7 +76,12 @@ class SharedRows {
         summed_(dynamic_cast<const SummedRows*>(rows_.get())),
         aggregated_(dynamic_cast<const AggregatedRows*>(rows_.get())) {}
 
-  void start(const AttentionBlock& block, int64_t first_row);
+  void start(const AttentionBlock& block, int64_t first_row) {
+    const std::tuple<int, int64_t, int64_t> wanted{block.kv_head, first_row, block.rows};
+    if (prepared_ == wanted) return;
+    rows_->start(block);
+    prepared_ = wanted;
+  }
   const IndicatorRows* operator->() const { return rows_.get(); }
   const StoredRows* stored() const { return stored_; }  ///< null where they are not; so below
   const SummedRows* summed() const { return summed_; }
@@ -96,7 +101,25 @@ class RowsOfLayer {
   explicit RowsOfLayer(LayerWork& work) : work_(work) {}
   /// Null for indicators without rows. `rows_outer`: of the pass that shows the blocks.
   std::shared_ptr<SharedRows> rows(const Settings& settings, const Segment& segment,
-                                   bool rows_outer);
+                                   bool rows_outer) {
+    const auto& indicator = row_indicator(settings);
+    // Rows can depend on nothing but what they are given: the values that name them.
+    std::set<std::string> keys(indicator.info().keys.begin(), indicator.info().keys.end());
+    keys.insert({"indicator", "queries"});
+    const Settings given = settings.only(keys);
+    // The pass decides in which order blocks come: it is shared by those who want the same one.
+    const Name name{given.values(),
+                    segment.candidates.begin,
+                    segment.candidates.end,
+                    segment.positions,
+                    segment.probe,
+                    segment.probe_tokens,
+                    rows_outer};
+    auto& found = rows_[name];
+    if (found == nullptr)
+      found = std::make_shared<SharedRows>(indicator.rows(work_, given, segment));
+    return found;
+  }
   /// Memory for whoever works on a block, until the next one does.
   std::shared_ptr<Buffer<double>> memory() { return memory_; }
 

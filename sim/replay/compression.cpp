@@ -1,8 +1,5 @@
 #include "sim/replay/compression.hpp"
 
-#include "sim/stages/merge/merge.hpp"
-#include "sim/stages/stages.hpp"
-
 namespace kvsim {
 
 Segment decode_segment(const Settings& settings, int64_t budget, const TraceInfo& info) {
@@ -146,8 +143,6 @@ void append_entry(const LayerTrace& layer, int kv_head, int64_t entry, SlotCache
   layer.k.read(kv_head, entry, entry + 1, cache.key(slot).data());
   layer.v.read(kv_head, entry, entry + 1, cache.value(slot).data());
 }
-
-bool merges(const Settings& settings) { return chosen<Merge>(settings).merges(); }
 
 std::vector<PairMerge> pairs_made(const MergeOwner& owner, const Settings& settings,
                                   int64_t merged_at) {

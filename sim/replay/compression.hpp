@@ -150,7 +150,7 @@ std::vector<PairMerge> pairs_made(const MergeOwner& owner, const Settings& setti
 void append_entry(const LayerTrace& layer, int kv_head, int64_t entry, SlotCache& cache);
 
 /// Does the record change more than which entries there are?
-bool merges(const Settings& settings);
+inline bool merges(const Settings& settings) { return chosen<Merge>(settings).merges(); }
 
 /// Kept sets, with the entries that are part of others' slots (mask 2). Of all slots only
 /// those at positions below `entries` count, and of their members the same.

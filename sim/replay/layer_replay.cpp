@@ -1,6 +1,5 @@
 #include "sim/replay/layer_replay.hpp"
 
-#include "sim/policy/policy_run.hpp"
 #include "sim/policy/prepared_record.hpp"
 #include "sim/replay/compression.hpp"
 

@@ -3,7 +3,6 @@
 #include <xxhash.h>
 
 #include "sim/replay/compression.hpp"
-#include "sim/replay/slots.hpp"
 
 namespace kvsim {
 namespace {
@@ -116,10 +115,6 @@ int PlanBuilder::add(std::shared_ptr<const OwnerSets> owners, bool per_query_hea
   return static_cast<int>(wanted_.size()) - 1;
 }
 
-bool PlanBuilder::is_everything(const Wanted& wanted) const {
-  return wanted.size == entries_ * std::ssize(*wanted.owners);
-}
-
 PlanBuilder::Plans PlanBuilder::build() const {
   Plans result;
   result.set.assign(wanted_.size(), Plans::kEverything);
@@ -131,7 +126,7 @@ PlanBuilder::Plans PlanBuilder::build() const {
   std::vector<std::vector<size_t>> chains;
   for (const size_t handle : order) {
     const Wanted& set = wanted_[handle];
-    if (is_everything(set)) continue;
+    if (set.size == entries_ * std::ssize(*set.owners)) continue;
     std::vector<size_t>* best = nullptr;
     for (auto& chain : chains) {
       const Wanted& last = wanted_[chain.back()];
@@ -173,6 +168,7 @@ PlanBuilder::Plans PlanBuilder::build() const {
   return result;
 }
 
+/// The kept sets of an owner list without a copy: shares the life of `kept`.
 std::shared_ptr<const OwnerSets> owners_of(const std::shared_ptr<const KeptSets>& kept) {
   return {kept, &kept->owners};
 }
@@ -423,11 +419,6 @@ LayerSlots PrefillReplay::changed_slots(ReplayOutcome& outcome, FirstEstimates& 
   return slots;
 }
 
-/// positions=cache comes after everything else.
-void PrefillReplay::place(const ReplayOutcome& outcome, LayerSlots& slots) const {
-  if (moves_positions(*outcome.settings)) rotate_to_cache_positions(work_, *outcome.kept, slots);
-}
-
 /// Outputs of slots at all later steps, with a look at merged ones.
 void PrefillReplay::attend_watched(const LayerSlots& slots, const std::vector<SlotCache>& merged,
                                    const WholeRun& whole, Attended& attended,
@@ -458,10 +449,11 @@ void PrefillReplay::run_changed(const WholeRun& whole, const Sink& sink) {
     std::vector<SlotCache> merged;
     LayerSlots slots = changed_slots(outcome, estimates, merged);
     const Quantize& quantize = quantizer(*outcome.settings);
+    const bool moves = moves_positions(*outcome.settings);  // after everything else
     std::vector<float> rounding;
     if (quantize.changes_entries()) {
       LayerSlots unrounded = slots;
-      place(outcome, unrounded);
+      if (moves) rotate_to_cache_positions(work_, *outcome.kept, unrounded);
       rounding.resize(delta.size());
       attended.attention.run(unrounded, 0, steps, rounding.data());
       for (size_t i = 0; i < slots.owners.size(); ++i)
@@ -470,7 +462,7 @@ void PrefillReplay::run_changed(const WholeRun& whole, const Sink& sink) {
                                            .positions = outcome.kept->owners[i],
                                            .rope = &work_.rotation()});
     }
-    place(outcome, slots);
+    if (moves) rotate_to_cache_positions(work_, *outcome.kept, slots);
     MergeTally tally(work_.query_heads(), steps, options_.slot_changes);
     if (outcome.merge_count > 0) {
       attend_watched(slots, merged, whole, attended, tally);

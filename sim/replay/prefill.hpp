@@ -38,14 +38,10 @@ class PlanBuilder {
     uint64_t hash = 0;
     int64_t size = 0;  ///< entries over all owners
   };
-  bool is_everything(const Wanted& wanted) const;
 
   int64_t entries_ = 0;
   std::vector<Wanted> wanted_;  ///< by handle
 };
-
-/// The kept sets of an owner list without a copy: shares the life of `kept`.
-std::shared_ptr<const OwnerSets> owners_of(const std::shared_ptr<const KeptSets>& kept);
 
 /// Attention and importance of the full cache on some entries, [Hq][steps]. What is empty was not
 /// summed.
@@ -203,7 +199,6 @@ class PrefillReplay {
                       const WholeRun& whole, Attended& attended, MergeTally& tally) const;
   LayerSlots changed_slots(ReplayOutcome& outcome, FirstEstimates& estimates,
                            std::vector<SlotCache>& merged);
-  void place(const ReplayOutcome& outcome, LayerSlots& slots) const;
   bool needs_second_pass() const;
   bool wants_all_outputs() const { return !options_.output_steps || needs_second_pass(); }
 

@@ -1,8 +1,6 @@
 #include "sim/replay/slots.hpp"
 
-#include "sim/core/numbers.hpp"
 #include "sim/replay/compression.hpp"
-#include "sim/stages/merge/merge.hpp"
 
 namespace kvsim {
 namespace {
@@ -78,6 +76,7 @@ void rotate_to_cache_positions(const LayerWork& work, const KeptSets& kept, Laye
   }
 }
 
+/// Does some owner keep less than the prompt?
 bool leaves_out_entries(const LayerWork& work, const KeptSets& kept) {
   return std::any_of(kept.owners.begin(), kept.owners.end(),
                      [&](const auto& owner) { return std::ssize(owner) < work.entries(); });

@@ -121,9 +121,6 @@ class SlotAttention {
   Table<float> queries_;                         ///< [Hq * steps][d]
 };
 
-/// Does some owner keep less than the prompt?
-bool leaves_out_entries(const LayerWork& work, const KeptSets& kept);
-
 /// Does the record change keys or values of what it kept of this layer?
 bool changes_entries(const LayerWork& work, const KeptSets& kept, const Settings& settings);
 

@@ -406,7 +406,7 @@ struct Quantize : NestingKind {
 };
 
 /// The kind that `quantize` of the record names.
-const Quantize& quantizer(const Settings& settings);
+inline const Quantize& quantizer(const Settings& settings) { return chosen<Quantize>(settings); }
 
 /// Estimates ln s^ of what the next queries' scores s = exp(logit) of each slot will be. An owner
 /// has one line of estimates per query it follows: the mean query of its heads, or every head.

@@ -24,8 +24,7 @@ class ExactRow {
     layer.q.read(head, query_row, query_row + 1, query.data());
     logits_.resize(job.position(step) + 1);
     for (int64_t i = 0; i < std::ssize(logits_); ++i) {
-      const int64_t entry = i;
-      layer.k.read(head / job.group, entry, entry + 1, key.data());
+      layer.k.read(head / job.group, i, i + 1, key.data());
       double dot = 0;
       for (size_t j = 0; j < d; ++j)
         dot += static_cast<double>(query[j]) * static_cast<double>(key[j]);

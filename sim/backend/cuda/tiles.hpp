@@ -9,8 +9,8 @@
 // split into two tf32 parts and multiplied three times (the product of the low parts is below
 // 2^-22). Tensor cores cut sums off instead of rounding them, so no sum stays in them for long:
 // every product of tiles starts from zero and is added by the float32 units.
+#include "sim/backend/cuda/check.hpp"
 #include "sim/backend/cuda/device.hpp"
-#include "sim/backend/cuda/walk.hpp"
 #include "sim/core/prelude.hpp"
 
 namespace kvsim::cuda {

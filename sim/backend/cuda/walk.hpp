@@ -1,20 +1,8 @@
 #pragma once
-#include <cuda_runtime.h>
-
+#include "sim/backend/cuda/check.hpp"
 #include "sim/core/prelude.hpp"
 
 namespace kvsim::cuda {
-
-constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
-/// A sink this far above all scores leaves them less than 1e-300, and exp() of more is infinite.
-constexpr double kSinkAlone = 690.0;
-
-// Operand types of the tensor cores; see tiles.hpp.
-template <bool kBfloat16>
-struct SixteenBit;
-using Bfloat16 = SixteenBit<true>;
-using Float16 = SixteenBit<false>;
-struct Float32;
 
 /// A walk of some query rows over a list of keys of one KV head: scores, exponentials, sums and
 /// outputs. Its state is that of a softmax over these keys alone, with a maximum of its own, so

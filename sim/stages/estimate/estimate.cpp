@@ -80,6 +80,10 @@ struct MovingAverage : Estimates {
   std::vector<double> log_weight_ = {kNothing};  // by their number
 };
 
+int64_t window_of(const Settings& settings, int64_t budget) {
+  return std::max<int64_t>(1, settings.share(keys::estimate_window, budget));
+}
+
 /// KeepKV Eq. 8. Its printed correction 1 - a^t does not match a start from a window of w+1
 /// queries; the true sum of the weights does.
 struct Ema : ScoreEstimate {
@@ -87,7 +91,7 @@ struct Ema : ScoreEstimate {
       : ScoreEstimate({"ema", "moving average of scores over its weights", "KeepKV Eq. 8",
                        "estimate_decay estimate_window", "queries n-1-w..n-1"}) {}
   int64_t rows(const Settings& settings, int64_t budget) const override {
-    return std::max<int64_t>(1, settings.share(keys::estimate_window, budget)) + 1;
+    return window_of(settings, budget) + 1;
   }
   std::unique_ptr<Estimates> start(const Settings& settings, int64_t, int lines,
                                    int64_t slots) const override {
@@ -137,20 +141,8 @@ struct WindowAverage : Estimates {
   LineTable<Recent> recent_;
 };
 
-struct Last : ScoreEstimate {
-  Last() : ScoreEstimate({"last", "the newest query's score", "kvsim", "", "query n-1"}) {}
-  int64_t rows(const Settings&, int64_t) const override { return 1; }
-  std::unique_ptr<Estimates> start(const Settings&, int64_t, int lines,
-                                   int64_t slots) const override {
-    return std::make_unique<WindowAverage>(1, lines, slots);
-  }
-};
-
-int64_t window_of(const Settings& settings, int64_t budget) {
-  return std::max<int64_t>(1, settings.share(keys::estimate_window, budget));
-}
-
 struct WindowMean : ScoreEstimate {
+  using ScoreEstimate::ScoreEstimate;
   WindowMean()
       : ScoreEstimate({"window-mean", "mean of the newest scores", "KeepKV repository",
                        "estimate_window", "the last w queries"}) {}
@@ -159,8 +151,13 @@ struct WindowMean : ScoreEstimate {
   }
   std::unique_ptr<Estimates> start(const Settings& settings, int64_t budget, int lines,
                                    int64_t slots) const override {
-    return std::make_unique<WindowAverage>(window_of(settings, budget), lines, slots);
+    return std::make_unique<WindowAverage>(rows(settings, budget), lines, slots);
   }
+};
+
+struct Last : WindowMean {
+  Last() : WindowMean({"last", "the newest query's score", "kvsim", "", "query n-1"}) {}
+  int64_t rows(const Settings&, int64_t) const override { return 1; }
 };
 const Register<ScoreEstimate, Last, Ema, WindowMean> registered;
 

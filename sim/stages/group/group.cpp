@@ -12,11 +12,6 @@ const Declare group("group", "kind", "mean", "how the query heads of a KV head b
 void add_sum(int index, std::span<const double> head, std::span<double> out) {
   for (size_t c = 0; c < out.size(); ++c) out[c] = index == 0 ? head[c] : out[c] + head[c];
 }
-void add_mean(int index, int count, std::span<const double> head, std::span<double> out) {
-  add_sum(index, head, out);
-  if (index + 1 == count)
-    for (double& value : out) value /= count;
-}
 
 struct NoGroup : Group {
   NoGroup()
@@ -30,10 +25,13 @@ struct NoGroup : Group {
 };
 
 struct GroupMean : Group {
+  using Group::Group;
   GroupMean() : Group({"mean", "mean over the group", "SnapKV in kvpress"}) {}
   void add(int index, int count, std::span<const double> head,
            std::span<double> out) const override {
-    add_mean(index, count, head, out);
+    add_sum(index, head, out);
+    if (index + 1 == count)
+      for (double& value : out) value /= count;
   }
 };
 
@@ -67,13 +65,9 @@ struct GroupRms : Group {
   }
 };
 
-struct LayerMean : Group {
-  LayerMean() : Group({"layer-mean", "mean over all query heads of the layer", "TOVA"}) {}
+struct LayerMean : GroupMean {
+  LayerMean() : GroupMean({"layer-mean", "mean over all query heads of the layer", "TOVA"}) {}
   GroupSpan span() const override { return GroupSpan::layer; }
-  void add(int index, int count, std::span<const double> head,
-           std::span<double> out) const override {
-    add_mean(index, count, head, out);
-  }
 };
 const Register<Group, NoGroup, GroupMean, GroupMax, GroupSum, GroupRms, LayerMean> registered;
 

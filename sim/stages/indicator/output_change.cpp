@@ -5,6 +5,9 @@
 
 namespace kvsim::stages::indicator::output_change {
 
+/// A squared distance below this share of its parts is taken from the difference itself.
+constexpr double kCancelled = 1e-8;
+
 /// Least entries of each thread whose products with outputs are held at a time.
 constexpr int64_t kEntries = 128;
 /// Columns of a row that are worked on together, while they are in the first-level cache.

@@ -5,14 +5,17 @@
 #include "sim/core/numbers.hpp"
 #include "sim/stages/indicator/indicator.hpp"
 
-namespace kvsim {
+namespace kvsim::stages::indicator::turned_kinds {
 
+/// The observing queries of a segment from position `first` on; all of them where there are none.
 std::span<const int64_t> observing_from(const Segment& segment, int64_t first) {
   const auto begin = std::ranges::lower_bound(segment.positions, first);
   if (begin == segment.positions.end()) return segment.positions;
   return {begin, segment.positions.end()};
 }
 
+/// Queries of a head at these positions as they were before their rotation, but for its factor:
+/// [positions][d].
 Table<float> unrotated_queries(const LayerWork& work, int head,
                                std::span<const int64_t> positions) {
   const std::vector<int64_t> stored = stored_queries(work, positions, false);
@@ -26,6 +29,7 @@ Table<float> unrotated_queries(const LayerWork& work, int head,
   return queries;
 }
 
+/// Keys of a KV head as they were before their rotation: [entries][d].
 Table<float> unrotated_keys(const LayerWork& work, int kv_head, Range entries) {
   Table<float> keys(entries.size(), work.trace().k.dim(2));
   work.trace().k.read(kv_head, entries.begin, entries.end, keys.data());
@@ -43,32 +47,34 @@ Table<float> unrotated_keys(const LayerWork& work, int kv_head, Range entries) {
   return keys;
 }
 
-MeanRotation::MeanRotation(const Rotation& rotation, std::span<const int64_t> positions)
-    : rotation_(rotation) {
-  for (const double frequency : rotation.inv_freq) {
-    double cosine = 0, sine = 0;
-    for (const int64_t position : positions) {
-      cosine += std::cos(static_cast<double>(position) * frequency);
-      sine += std::sin(static_cast<double>(position) * frequency);
+/// The mean of rotations by several numbers of positions. It is linear, but no rotation itself.
+class MeanRotation {
+ public:
+  MeanRotation(const Rotation& rotation, std::span<const int64_t> positions) : rotation_(rotation) {
+    for (const double frequency : rotation.inv_freq) {
+      double cosine = 0, sine = 0;
+      for (const int64_t position : positions) {
+        cosine += std::cos(static_cast<double>(position) * frequency);
+        sine += std::sin(static_cast<double>(position) * frequency);
+      }
+      cosine_.push_back(cosine / static_cast<double>(positions.size()));
+      sine_.push_back(sine / static_cast<double>(positions.size()));
     }
-    cosine_.push_back(cosine / static_cast<double>(positions.size()));
-    sine_.push_back(sine / static_cast<double>(positions.size()));
   }
-}
-
-void MeanRotation::turn(std::span<double> row) const {
-  for (size_t j = 0; j < cosine_.size(); ++j) {
-    double& a = row[rotation_.first_of(j)];
-    double& b = row[rotation_.second_of(j)];
-    const double x = a, y = b;
-    a = x * cosine_[j] - y * sine_[j];
-    b = x * sine_[j] + y * cosine_[j];
+  void turn(std::span<double> row) const {
+    for (size_t j = 0; j < cosine_.size(); ++j) {
+      double& a = row[rotation_.first_of(j)];
+      double& b = row[rotation_.second_of(j)];
+      const double x = a, y = b;
+      a = x * cosine_[j] - y * sine_[j];
+      b = x * sine_[j] + y * cosine_[j];
+    }
   }
-}
 
-}  // namespace kvsim
-
-namespace kvsim::stages::indicator::turned_kinds {
+ private:
+  const Rotation& rotation_;
+  std::vector<double> cosine_, sine_;  // [r], means over the positions
+};
 
 using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 using Stored = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;

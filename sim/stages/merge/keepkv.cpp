@@ -148,14 +148,7 @@ struct KeepKvCode : Merge {
   std::vector<std::string> votes() const override { return {"count"}; }
   EstimateLines estimates() const override { return EstimateLines::mean_query; }
 
-  void apply(MergeRequest& request) const override {
-    const double threshold = request.settings->real(keys::merge_threshold);
-    const auto targets = nearest_kept(request);
-    for (size_t o = 0; o < targets.size(); ++o)
-      for (size_t x = 0; x < targets[o].size(); ++x)
-        if (targets[o][x].slot >= 0 && targets[o][x].cosine >= threshold)
-          merge_as_coded(request.owners[o], request.owners[o].evicted[x], targets[o][x].slot);
-  }
+  void apply(MergeRequest& request) const override { merge_pairs(request, merge_as_coded, true); }
 };
 const Register<Merge, KeepKv, KeepKvBias, KeepKvCode> registered;
 

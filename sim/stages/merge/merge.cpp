@@ -90,8 +90,6 @@ Floats unit_keys(const SlotCache& cache, const std::vector<int64_t>& slots,
 
 }  // namespace
 
-const Votes& votes_of(const Settings& settings) { return chosen<Votes>(settings); }
-
 MergeOwner::Step& join(MergeOwner& owner, int64_t from, int64_t into) {
   SlotCache& cache = *owner.cache;
   MergeOwner::Step& step = owner.steps.emplace_back();
@@ -199,13 +197,15 @@ void mix(std::span<float> x, double a, std::span<const float> y, double b) {
 double norm_of(std::span<const float> x) { return std::sqrt(dot(x, x)); }
 
 void merge_pairs(MergeRequest& request,
-                 const std::function<void(MergeOwner& owner, int64_t from, int64_t into)>& merge) {
+                 const std::function<void(MergeOwner& owner, int64_t from, int64_t into)>& merge,
+                 bool at_threshold) {
   const double threshold = request.settings->real(keys::merge_threshold);
   const auto targets = nearest_kept(request);
   for (size_t o = 0; o < targets.size(); ++o)
     for (size_t x = 0; x < targets[o].size(); ++x)
-      if (targets[o][x].slot >= 0 && targets[o][x].cosine > threshold)
-        merge(request.owners[o], request.owners[o].evicted[x], targets[o][x].slot);
+      if (const auto [into, cosine] = targets[o][x];
+          into >= 0 && (cosine > threshold || (at_threshold && cosine == threshold)))
+        merge(request.owners[o], request.owners[o].evicted[x], into);
 }
 
 }  // namespace kvsim

@@ -245,9 +245,10 @@ std::vector<Target> nearest_kept(const MergeOwner& owner);
 std::vector<std::vector<Target>> nearest_kept(const MergeRequest& request);
 
 /// merge(owner, slot, its target) for all owners, one slot after the other, where the cosine is
-/// above the record's merge_threshold.
+/// above the record's merge_threshold, or `at_threshold`.
 void merge_pairs(MergeRequest& request,
-                 const std::function<void(MergeOwner& owner, int64_t from, int64_t into)>& merge);
+                 const std::function<void(MergeOwner& owner, int64_t from, int64_t into)>& merge,
+                 bool at_threshold = false);
 
 /// x <- a x + b y.
 void mix(std::span<float> x, double a, std::span<const float> y, double b);
@@ -266,7 +267,7 @@ struct Votes : NestingKind {
   virtual double side_bytes(int heads) const = 0;
 };
 
-const Votes& votes_of(const Settings& settings);
+inline const Votes& votes_of(const Settings& settings) { return chosen<Votes>(settings); }
 
 enum class MergeOrder { evict_first, merge_first };  // words of merge_order
 

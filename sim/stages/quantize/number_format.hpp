@@ -23,11 +23,6 @@ struct NumberFormat {
   int64_t shared_bits = 0;  ///< once for all lines
 };
 
-/// Adds a format while the program starts: const DeclareFormat one{{.name = ...}}.
-struct DeclareFormat {
-  explicit DeclareFormat(NumberFormat format);
-};
-
 /// All formats in order of name; and one, or nullptr.
 std::vector<const NumberFormat*> number_formats();
 const NumberFormat* find_format(std::string_view name);
@@ -46,11 +41,6 @@ inline float largest_of(std::span<const float> numbers) {
   for (const float x : numbers) largest = std::max(largest, std::fabs(x));
   return largest;
 }
-
-/// The 2^bits levels with the least mean squared error for a number in [low, high] with such a
-/// density, ascending.
-std::vector<double> best_levels(const std::function<double(double)>& density, double low,
-                                double high, int64_t bits);
 
 /// The nearest of ascending levels; halfway the lower.
 inline double nearest(const std::vector<double>& levels, double x) {

@@ -8,25 +8,38 @@
 namespace kvsim {
 namespace {
 
-std::map<std::string, NumberFormat, std::less<>>& table() {
-  static std::map<std::string, NumberFormat, std::less<>> formats;
-  return formats;
+std::map<std::string, NumberFormat, std::less<>>& formats() {
+  static std::map<std::string, NumberFormat, std::less<>> all;
+  return all;
 }
 
 }  // namespace
 
-DeclareFormat::DeclareFormat(NumberFormat format) {
-  const std::string name = format.name;
-  if (!table().emplace(name, std::move(format)).second)
-    throw std::logic_error("two formats are called " + name);
-}
-
 std::vector<const NumberFormat*> number_formats() {
   std::vector<const NumberFormat*> all;
-  for (const auto& [name, format] : table()) all.push_back(&format);
+  for (const auto& [name, format] : formats()) all.push_back(&format);
   return all;
 }
 
+const NumberFormat* find_format(std::string_view name) {
+  const auto found = formats().find(name);
+  return found == formats().end() ? nullptr : &found->second;
+}
+
+}  // namespace kvsim
+
+namespace kvsim::stages::quantize::forms {
+
+/// Adds a format while the program starts.
+bool declare(NumberFormat format) {
+  const std::string name = format.name;
+  if (!formats().emplace(name, std::move(format)).second)
+    throw std::logic_error("two formats are called " + name);
+  return true;
+}
+
+/// The 2^bits levels with the least mean squared error for a number in [low, high] with such a
+/// density, ascending.
 std::vector<double> best_levels(const std::function<double(double)>& density, double low,
                                 double high, int64_t bits) {
   constexpr int kCells = 4096;  // of the density
@@ -59,15 +72,6 @@ std::vector<double> best_levels(const std::function<double(double)>& density, do
   }
   return levels;
 }
-
-const NumberFormat* find_format(std::string_view name) {
-  const auto found = table().find(name);
-  return found == table().end() ? nullptr : &found->second;
-}
-
-}  // namespace kvsim
-
-namespace kvsim::stages::quantize::forms {
 
 // Integers of a few bits with a scale for each group (policies.md 11.1).
 
@@ -105,11 +109,11 @@ NumberFormat integers(const std::string& kind, int64_t bits, const char* meaning
 }
 const bool integers_declared = [] {
   for (int64_t bits = 1; bits <= 8; ++bits)
-    DeclareFormat(integers("int", bits, " bits between the least and the largest of a group",
-                           "KIVI", 32, round_group));
+    declare(integers("int", bits, " bits between the least and the largest of a group", "KIVI", 32,
+                     round_group));
   for (int64_t bits = 2; bits <= 8; ++bits)
-    DeclareFormat(integers("symmetric", bits, " bits of both signs, up to the largest of a group",
-                           "kvsim", 16, round_symmetric));
+    declare(integers("symmetric", bits, " bits of both signs, up to the largest of a group",
+                     "kvsim", 16, round_symmetric));
   return true;
 }();
 
@@ -157,15 +161,16 @@ NumberFormat blocks(const char* name, const char* meaning, int64_t number_bits, 
     return number_bits * numbers + block_bits * blocks_of(numbers, kBlock);
           }};
 }
-const DeclareFormat q8_0(blocks("q8_0", "8 bits, a scale for 32 numbers", 8, 16, round_eight));
-const DeclareFormat q5_1(blocks("q5_1", "5 bits, scale and least of 32 numbers", 5, 32,
-                                [](std::span<float> block) { round_between(block, 5); }));
-const DeclareFormat q5_0(blocks("q5_0", "5 bits, a scale for 32 numbers", 5, 16,
-                                [](std::span<float> block) { round_signed(block, 5); }));
-const DeclareFormat q4_1(blocks("q4_1", "4 bits, scale and least of 32 numbers", 4, 32,
-                                [](std::span<float> block) { round_between(block, 4); }));
-const DeclareFormat q4_0(blocks("q4_0", "4 bits, a scale for 32 numbers", 4, 16,
-                                [](std::span<float> block) { round_signed(block, 4); }));
+const bool q8_0_declared = declare(
+    blocks("q8_0", "8 bits, a scale for 32 numbers", 8, 16, round_eight));
+const bool q5_1_declared = declare(blocks("q5_1", "5 bits, scale and least of 32 numbers", 5, 32,
+                                          [](std::span<float> block) { round_between(block, 5); }));
+const bool q5_0_declared = declare(blocks("q5_0", "5 bits, a scale for 32 numbers", 5, 16,
+                                          [](std::span<float> block) { round_signed(block, 5); }));
+const bool q4_1_declared = declare(blocks("q4_1", "4 bits, scale and least of 32 numbers", 4, 32,
+                                          [](std::span<float> block) { round_between(block, 4); }));
+const bool q4_0_declared = declare(blocks("q4_0", "4 bits, a scale for 32 numbers", 4, 16,
+                                          [](std::span<float> block) { round_signed(block, 4); }));
 
 // Floating-point numbers of 8 and 4 bits, as engines store caches.
 
@@ -198,46 +203,44 @@ NumberFormat plain(const char* name, const char* meaning, const SmallFloat& type
                           const NumberFormat::Context&) { round_scaled(line, type, 1); },
           .bits = [](int64_t numbers, int64_t) { return 8 * numbers; }};
 }
-const DeclareFormat e4m3(plain("fp8-e4m3", "8-bit floats to 448, no scale", kE4m3));
-const DeclareFormat e5m2(plain("fp8-e5m2", "8-bit floats to 57344, no scale", kE5m2));
+const bool e4m3_declared = declare(plain("fp8-e4m3", "8-bit floats to 448, no scale", kE4m3));
+const bool e5m2_declared = declare(plain("fp8-e5m2", "8-bit floats to 57344, no scale", kE5m2));
 
 /// Blocks of 16 with a scale in E4M3, and a scale in float32 for all of them.
 constexpr int64_t kNvBlock = 16;
-const DeclareFormat nvfp4({.name = "nvfp4",
-                           .meaning = "4-bit floats, an 8-bit scale for 16 numbers and one for all",
-                           .source = "NVFP4",
-                           .round =
-                               [](std::span<float> line, const NumberFormat::Context& with) {
+const bool nvfp4_declared = declare(
+    {.name = "nvfp4",
+     .meaning = "4-bit floats, an 8-bit scale for 16 numbers and one for all",
+     .source = "NVFP4",
+     .round =
+         [](std::span<float> line, const NumberFormat::Context& with) {
   const float whole = with.largest / (kE4m3.largest * kE2m1.largest);
   for_each_block(line, kNvBlock, [&](std::span<float> block) {
     const float own = whole == 0 ? 0 : largest_of(block) / kE2m1.largest / whole;
     round_scaled(block, kE2m1, whole * kE4m3.nearest(own));
   });
-                           },
-                           .bits =
-                               [](int64_t numbers, int64_t) {
-  return 4 * numbers + 8 * blocks_of(numbers, kNvBlock);
-                           },
-                          .shared_bits = 32});
+     },
+     .bits = [](int64_t numbers,
+                int64_t) { return 4 * numbers + 8 * blocks_of(numbers, kNvBlock); },
+     .shared_bits = 32});
 
 /// Blocks of 32 whose scale is a power of two: that of the largest number over that of 4.
 constexpr int64_t kMxBlock = 32;
 constexpr int kMxExponent = 2;  // of E2M1's largest power of two
-const DeclareFormat mxfp4({.name = "mxfp4",
-                           .meaning = "4-bit floats, a power of two as the scale of 32 numbers",
-                           .source = "OCP microscaling",
-                           .round =
-                               [](std::span<float> line, const NumberFormat::Context&) {
+const bool mxfp4_declared = declare(
+    {.name = "mxfp4",
+     .meaning = "4-bit floats, a power of two as the scale of 32 numbers",
+     .source = "OCP microscaling",
+     .round =
+         [](std::span<float> line, const NumberFormat::Context&) {
   for_each_block(line, kMxBlock, [](std::span<float> block) {
     const float largest = largest_of(block);
     round_scaled(block, kE2m1,
                  largest == 0 ? 0 : std::ldexp(1.0f, std::ilogb(largest) - kMxExponent));
   });
-                           },
-                           .bits =
-                               [](int64_t numbers, int64_t) {
-  return 4 * numbers + 8 * blocks_of(numbers, kMxBlock);
-                           }});
+     },
+     .bits = [](int64_t numbers,
+                int64_t) { return 4 * numbers + 8 * blocks_of(numbers, kMxBlock); }});
 
 // Angles of numbers in pairs, of the pairs' lengths in pairs, and so on.
 
@@ -298,11 +301,12 @@ int64_t bits_of(int64_t numbers, int64_t) {
   return blocks_of(numbers, kPolarBlock) * (16 + angles);
 }
 
-const DeclareFormat polar({.name = "polar",
-                           .meaning = "angles of 16 numbers, pair by pair, and their length",
-                           .source = "PolarQuant",
-                           .round = round_line,
-                           .bits = bits_of});
+const bool polar_declared = declare(
+    {.name = "polar",
+     .meaning = "angles of 16 numbers, pair by pair, and their length",
+     .source = "PolarQuant",
+     .round = round_line,
+     .bits = bits_of});
 
 // Levels for the coordinates of a vector of random direction, as TurboQuant rounds.
 
@@ -337,7 +341,7 @@ void round_direction(std::span<float> line, int64_t bits) {
 
 const bool spheres_declared = [] {
   for (int64_t bits = 1; bits <= 5; ++bits)
-    DeclareFormat(
+    declare(
         {.name = "sphere" + std::to_string(bits),
          .meaning = std::to_string(bits) + " bits for each coordinate of a direction, and the norm",
          .source = "TurboQuant",

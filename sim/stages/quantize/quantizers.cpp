@@ -57,8 +57,6 @@ void Orthogonal::multiply(std::span<float> row, bool transposed) const {
   x = transposed ? (matrix_.transpose() * x).eval() : (matrix_ * x).eval();
 }
 
-const Quantize& quantizer(const Settings& settings) { return chosen<Quantize>(settings); }
-
 }  // namespace kvsim
 
 namespace kvsim::stages::quantize::quantizers {
