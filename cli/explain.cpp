@@ -11,7 +11,7 @@
 #include "io/results.hpp"
 #include "io/side_files.hpp"
 #include "io/temporary_file.hpp"
-#include "run/study/known_results.hpp"
+#include "run/study/study.hpp"
 
 namespace kvsim::cli::explain_command {
 namespace {

@@ -9,7 +9,6 @@
 #include "io/results.hpp"
 #include "io/side_files.hpp"
 #include "io/trace_reader.hpp"
-#include "run/study/known_results.hpp"
 #include "run/study/study.hpp"
 
 namespace kvsim::cli::inspect_command {

@@ -10,7 +10,7 @@
 #include "cli/terminal.hpp"
 #include "io/results.hpp"
 #include "io/side_files.hpp"
-#include "run/study/known_results.hpp"
+#include "run/study/study.hpp"
 
 namespace kvsim::cli::rank_command {
 namespace {

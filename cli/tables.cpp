@@ -9,7 +9,6 @@
 #include "cli/terminal.hpp"
 #include "io/results.hpp"
 #include "io/side_files.hpp"
-#include "run/study/known_results.hpp"
 #include "run/study/study.hpp"
 #include "sim/policy/record.hpp"
 

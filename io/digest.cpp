@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <xxhash.h>
 
 #include <cerrno>
@@ -11,13 +13,7 @@ namespace {
 std::string hex(XXH128_hash_t hash) {
   XXH128_canonical_t bytes;
   XXH128_canonicalFromHash(&bytes, hash);
-  std::string text;
-  for (const unsigned char byte : bytes.digest) {
-    constexpr char kHex[] = "0123456789abcdef";
-    text += kHex[byte >> 4];
-    text += kHex[byte & 15];
-  }
-  return text;
+  return fmt::format("{:02x}", fmt::join(bytes.digest, ""));
 }
 
 }  // namespace

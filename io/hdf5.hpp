@@ -1,6 +1,7 @@
 #pragma once
 #include <hdf5.h>
 
+#include "io/temporary_file.hpp"
 #include "sim/core/tensor.hpp"
 
 /// A small, suspicious layer over HDF5's C interface. Nothing that is read is trusted: shapes are
@@ -150,5 +151,92 @@ bool valid_utf8(std::string_view text);
 size_t utf8_length(std::string_view text, size_t i);
 /// The text with every invalid byte replaced by U+FFFD.
 std::string repaired_utf8(std::string_view text);
+
+/// An HDF5 file written under a temporary name; commit() gives it its own. Groups on the way to a
+/// dataset are made. Texts are variable-length UTF-8: what is none becomes U+FFFD. Faults are
+/// Errors (failure) that name the target.
+class OutputFile {
+ public:
+  /// An existing file at `path` is replaced on commit; see check_target(). Properties of the file.
+  explicit OutputFile(const std::string& path, hid_t creation = H5P_DEFAULT,
+                      const Handle& access = unbuffered());
+
+  /// Attributes of an object that exists; "/" is the root.
+  void attribute(const std::string& object, const char* name, int64_t value);
+  void attribute(const std::string& object, const char* name, double value);
+  void attribute(const std::string& object, const char* name, const std::string& value);
+  /// One value; or with `count` an array.
+  void attribute(const std::string& object, const char* name, hid_t type, const void* values,
+                 std::optional<hsize_t> count = {});
+  /// A dataset whose elements lie in memory as `type` says: nothing is converted. `creation`: its
+  /// properties; contiguous by default.
+  void write(const std::string& object, hid_t type, const Shape& shape, const void* data,
+             hid_t creation = H5P_DEFAULT);
+  void write_texts(const std::string& object, const Shape& shape,
+                   const std::vector<std::string>& texts, hid_t creation = H5P_DEFAULT);
+  Handle open(const std::string& object) const;
+  /// HDF5 fails here when the disk is full or the folder is not writable.
+  void check(bool good) const;
+  void commit();
+
+ private:
+  void write(const std::string& object, hid_t type, const Shape& shape, const void* data,
+             hid_t creation, const Handle& transfer);
+
+  TemporaryFile target_;
+  Handle file_;
+  Handle links_;  ///< link creation properties: make the groups of a path
+  Handle plain_;  ///< of a dataset: no times, so that the same data give the same bytes
+};
+
+// Strings and lists of variable length, read without trust. HDF5 copies them out of its "global
+// heap" by the length written there, whatever room it made for it, so that one changed byte of a
+// file overruns memory. Here HDF5 hands out the references only, and the heap is read by our own
+// code, which believes no length.
+
+/// Bytes of one reference: length (4), address of the heap collection (8), index in it (4).
+constexpr size_t kTextReference = 16;
+
+/// A 16-byte memory type: reading strings or lists of variable length into it gives the references.
+hid_t text_reference_type();
+
+/// The global heap of one file.
+class TextHeap {
+ public:
+  /// `file`: the open HDF5 file at `path`, `size` bytes long.
+  TextHeap(const std::string& path, hid_t file, int64_t size);
+
+  enum class Outcome { text, null, damaged };
+  struct Result {
+    Outcome outcome = Outcome::damaged;
+    std::string text;
+  };
+  /// The string that the 16 bytes at `reference` refer to.
+  Result read(const std::byte* reference);
+  /// The first of a list of object references, as the object's address; 0: the list is empty.
+  /// Nothing: it is damaged.
+  std::optional<uint64_t> first_object(const std::byte* reference);
+
+ private:
+  struct Place {
+    size_t begin = 0;
+    size_t size = 0;
+  };
+  struct Collection {
+    std::vector<char> bytes;
+    std::map<uint32_t, Place> objects;  ///< by index
+  };
+  /// The `length` bytes that the reference leads to; nothing: damaged.
+  std::optional<std::string_view> object(const std::byte* reference, uint64_t length);
+  const Collection* collection(uint64_t address);
+  std::optional<Collection> load(uint64_t address);
+
+  std::ifstream file_;
+  uint64_t size_ = 0;
+  uint64_t base_ = 0;  ///< addresses count from here
+  bool known_sizes_ = false;
+  std::map<uint64_t, Collection> loaded_;
+  uint64_t loaded_bytes_ = 0;
+};
 
 }  // namespace kvsim::h5

@@ -6,7 +6,6 @@
 
 #include "io/crash_guard.hpp"
 #include "io/hdf5.hpp"
-#include "io/variable_text.hpp"
 
 namespace kvsim::h5 {
 namespace {

@@ -1,4 +1,4 @@
-#include "io/hdf5_output.hpp"
+#include "io/hdf5.hpp"
 
 namespace kvsim::h5 {
 

@@ -1,5 +1,5 @@
 #pragma once
-#include "io/hdf5_output.hpp"
+#include "io/hdf5.hpp"
 #include "sim/core/layer_trace.hpp"
 
 namespace kvsim {

@@ -1,4 +1,3 @@
-#include "io/variable_text.hpp"
 
 #include "io/hdf5.hpp"
 

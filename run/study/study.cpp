@@ -11,7 +11,6 @@
 #include "analysis/output_norms.hpp"
 #include "io/side_files.hpp"
 #include "kvsim_version.hpp"
-#include "run/study/known_results.hpp"
 
 #ifdef __GLIBC__
 #include <malloc.h>

@@ -1,7 +1,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "analysis/best_setting.hpp"
+#include "run/sweep/sweep.hpp"
 
 using namespace kvsim;
 

@@ -9,7 +9,7 @@
 #include <stdexcept>
 
 #include "cli/command.hpp"
-#include "io/hdf5_output.hpp"
+#include "io/hdf5.hpp"
 #include "io/trace_reader.hpp"
 #include "io/trace_writer.hpp"
 #include "run/trace/synth.hpp"

@@ -4,7 +4,7 @@
 
 #include "io/results.hpp"
 #include "io/trace_reader.hpp"
-#include "run/study/known_results.hpp"
+#include "run/study/study.hpp"
 #include "tests/support/paths.hpp"
 #include "tests/support/study_case.hpp"
 

@@ -1,7 +1,7 @@
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
-#include "run/study/known_results.hpp"
+#include "run/study/study.hpp"
 #include "run/sweep/sweep.hpp"
 #include "sim/policy/presets.hpp"
 
