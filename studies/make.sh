@@ -5,7 +5,9 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 cd "$KVSIM_ROOT"
 ensure_venv plots plots/requirements.txt
-case ${1:-} in
-  make_traces) ensure_model && model_finding "$@" && exit ;;
-esac
+if [ "${1:-}" = make_traces ]; then   # it runs the model
+  ensure_model
+  model_finding "$@"
+  exit
+fi
 finding "${1:?which module? see studies/README.md}" "${@:2}"

@@ -1,6 +1,7 @@
 """Tests of what commands written in Python say of their options and of how far they are, and of the folders in
 which they keep finished units. Run: python tests/python/test_tool.py"""
 
+import ast
 import contextlib
 import errno
 import io
@@ -15,6 +16,7 @@ from unittest import mock
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "python"))
 
+import kvsim
 from kvsim import units
 from kvsim.commands import COMMANDS
 from kvsim.errors import UsageError
@@ -157,6 +159,13 @@ class Reference(unittest.TestCase):
         done = subprocess.run([sys.executable, ROOT / "scripts" / "reference.py", "--check"],
                               capture_output=True, text=True)
         self.assertEqual((done.returncode, done.stdout), (0, ""), done.stderr)
+
+    def test_type_checkers_are_told_of_every_name(self):
+        stub = ast.parse((ROOT / "python/kvsim/__init__.pyi").read_text())
+        told = {name.asname: node.module for node in stub.body if isinstance(node, ast.ImportFrom)
+                for name in node.names}
+        self.assertEqual({name: home for name, home in told.items() if home != "errors"}, kvsim._HOME_OF)
+        self.assertLessEqual(set(kvsim.__all__), set(told))
 
 
 if __name__ == "__main__":
