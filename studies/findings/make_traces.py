@@ -105,7 +105,7 @@ def make(args: argparse.Namespace) -> None:
             wanted.append((name, seed, stem))
     if not wanted:
         return
-    loaded = load_model(args.model, args.gguf, args.model_dtype, args.device, args.threads)
+    loaded = load_model(args.model, args.gguf, args.model_dtype, args.device, args.threads, args.layers)
     for count, (name, seed, stem) in enumerate(wanted, 1):
         target, kind = args.out / f"{stem}.h5", texts.KINDS[name]
         text, conversation, prompt = fitted(kind, seed, loaded.tokenizer, args.prompt_tokens)

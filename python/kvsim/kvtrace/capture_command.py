@@ -151,7 +151,7 @@ def run(args: argparse.Namespace, command: list[str]) -> None:
         if path:
             record |= {f"{kind}_file": path.name, f"{kind}_sha256": sha256(path.read_bytes())}
     options = CaptureOptions.of(vars(args), answer=answer, record=record)
-    loaded = load_model(args.model, args.gguf, args.model_dtype, args.device, args.threads)
+    loaded = load_model(args.model, args.gguf, args.model_dtype, args.device, args.threads, args.layers)
     result = capture_trace(loaded, conversation, options, args.out, Progress(quiet=args.quiet).steps)
     if not args.quiet:
         print(printable(summary(args.out, result)))

@@ -150,9 +150,10 @@ def check_tokenizer(tokenizer, model: str) -> None:
 
 
 @no_collections()
-def load_model(model: str, gguf: str | None, dtype: str, device: str, threads: int) -> LoadedModel:
-    """Loads a causal LM by Hugging Face name, folder, .gguf file or the name of a built-in model. A small
-    GGUF file is unpacked first (unpacked.py)."""
+def load_model(model: str, gguf: str | None, dtype: str, device: str, threads: int,
+               layers: list[int] | None = None) -> LoadedModel:
+    """Loads a causal LM by Hugging Face name, folder, .gguf file or the name of a built-in model. `layers` that it
+    does not have are refused before its weights are read. A small GGUF file is unpacked first (unpacked.py)."""
     torch, transformers = import_torch(threads)
 
     from safetensors import SafetensorError
@@ -163,8 +164,8 @@ def load_model(model: str, gguf: str | None, dtype: str, device: str, threads: i
         "no such file or folder here, and as a name on Hugging Face it cannot be loaded"
     try:
         parts, name, source = find_model(model, gguf)
-        tokenizer, loaded = _load_gguf(GgufFile(parts), model, dtype) if parts else \
-            (_read(transformers.AutoTokenizer, model), _read_model(model, dtype))
+        tokenizer, loaded = _load_gguf(GgufFile(parts), model, dtype, layers) if parts else \
+            (_read(transformers.AutoTokenizer, model), _read_model(model, dtype, layers))
     except (OSError, ValueError, ImportError, KeyError, SafetensorError) as error:
         raise DataError(f"{model}: {said}: {line_of(error)[:300]}") from None
     finally:
@@ -182,11 +183,15 @@ def _read(part, target, **options):
     return part.from_pretrained(target, trust_remote_code=False, **options)
 
 
-def _read_model(target, dtype: str, **gguf):
+def _read_model(target, dtype: str, layers: list[int] | None = None, **gguf):
     """Weights that are pickles are never read; those of a GGUF file become plain matrices."""
     import torch
     import transformers
 
+    if layers:
+        last = int(_read(transformers.AutoConfig, target, **gguf).get_text_config().num_hidden_layers) - 1
+        if wrong := [layer for layer in layers if layer > last]:
+            raise DataError(f"layer {wrong[0]}: the model has layers 0..{last}")
     if not gguf:
         gguf = {"use_safetensors": True}
     elif hasattr(transformers, "GgufConfig"):
@@ -194,13 +199,13 @@ def _read_model(target, dtype: str, **gguf):
     return _read(transformers.AutoModelForCausalLM, target, dtype=getattr(torch, dtype), **gguf)
 
 
-def _load_gguf(file: GgufFile, called: str, dtype: str) -> tuple:
+def _load_gguf(file: GgufFile, called: str, dtype: str, layers: list[int] | None) -> tuple:
     """Tokenizer and model of a GGUF file, from its unpacked form where there is one."""
     import transformers
 
     def read(folder):
         ahead.join()
-        return read_tokenizer(folder), _read_model(folder, dtype)
+        return read_tokenizer(folder), _read_model(folder, dtype, layers)
 
     # What any model needs is imported while bytes are hashed, which holds no lock of Python.
     ahead = threading.Thread(target=getattr, args=(transformers, "PreTrainedModel"))
@@ -212,4 +217,4 @@ def _load_gguf(file: GgufFile, called: str, dtype: str) -> tuple:
         whole = file.whole(stack)
         temporary = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         make_tokenizer(file, called, temporary, lambda: whole)
-        return read_tokenizer(temporary), _read_model(whole.parent, dtype, gguf_file=whole.name)
+        return read_tokenizer(temporary), _read_model(whole.parent, dtype, layers, gguf_file=whole.name)
