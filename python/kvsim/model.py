@@ -13,12 +13,13 @@ import xarray
 
 from .errors import UsageError
 from .plain import BYTE_ORDER_MARK, several
-from .program import call, check_options, exchange, in_words_of_python, options
+from .program import call, check_options, exchange, in_words_of_python, options, with_options
 from .progress import Progress
 from .trace import Trace
 
 #: Of `kvsim capture`, in Python too.
-OPTIONS = ("steps", "answer", "raw", "layers", "queries", "dtype", "probes", "ignore_end")
+OPTIONS = {"steps": None, "answer": "", "raw": False, "layers": None, "queries": "all", "dtype": "float16",
+           "probes": (), "ignore_end": False}
 #: Traces without a file name of their own live as long as the process.
 _folders: list[tempfile.TemporaryDirectory] = []
 
@@ -59,6 +60,7 @@ def conversation_of(messages: str | Sequence[Mapping[str, str]], spans: Mapping[
     return conversation
 
 
+@with_options(OPTIONS)
 def capture(model: Any, tokenizer: Any = None, messages: str | Sequence[Mapping[str, str]] | None = None,
             out: str | PathLike | None = None, *, inputs: Mapping[str, Any] | None = None,
             spans: Mapping[str, str] | None = None, compress_after: int | None = None, markup: bool = True,

@@ -5,6 +5,7 @@ cleanly; the results come back through the file that it writes.
 """
 
 import contextlib
+import inspect
 import json
 import os
 import re
@@ -15,13 +16,15 @@ import sys
 import tempfile
 import threading
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 from .commands import COMMANDS, HERE, environment
 from .errors import Error, UsageError, error_of
 from .plain import near
 from .progress import Progress
 
+Function = TypeVar("Function", bound=Callable)
 # The program's progress with --progress json: {"progress": 0.37, "what": "..."}.
 PROGRESS = '{"progress":'
 
@@ -184,6 +187,20 @@ def answer(arguments: Sequence[str | os.PathLike], document: object) -> str:
 def version() -> str:
     """Of the program, "0.1.0"."""
     return run(["--version"], progress=False).split()[1]
+
+
+def with_options(known: Mapping[str, object]) -> Callable[[Function], Function]:
+    """Shows options that a function takes as `**given`, with their defaults, to whoever asks for its signature:
+    `help`, notebooks, editors."""
+    def show(function: Function) -> Function:
+        told = inspect.signature(function)
+        own = [one for one in told.parameters.values() if one.kind is not one.VAR_KEYWORD]
+        function.__signature__ = told.replace(parameters=[*own, *(
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=value)
+            for name, value in known.items() if name not in told.parameters)])
+        return function
+
+    return show
 
 
 def check_options(given: Iterable[str], known: Iterable[str]) -> None:

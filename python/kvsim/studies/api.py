@@ -13,9 +13,9 @@ import pandas
 from ..errors import UsageError
 from ..bytes_for_loss import by_policy
 from ..plain import several
-from ..program import check_options, exchange, in_words_of_python
+from ..program import check_options, exchange, in_words_of_python, with_options
 from ..progress import Progress
-from . import benchmarks, command, table
+from . import benchmarks, choice, command, table
 from .folder import COLUMNS, Folder
 from .tasks import answers
 
@@ -54,6 +54,13 @@ class StudyResults:
     columns = COLUMNS   #: what the columns of `losses` are
 
 
+def taken(parser: ArgumentParser) -> dict[str, Any]:
+    """Options of a command that its function takes, with their defaults."""
+    left_out = ("model", "gguf", "text", "texts", "out", "shard", "plan", "table", "quiet")
+    return {name: value for name, value in vars(parser.parse_args([])).items() if name not in left_out}
+
+
+@with_options(taken(command.parser()))
 def study(model: Any, texts: str | PathLike | Iterable[str | PathLike] | None = "builtin",
           out: str | PathLike = "study", *, tokenizer: Any = None, progress: bool | None = None,
           **given: Any) -> StudyResults:
@@ -76,6 +83,7 @@ def study(model: Any, texts: str | PathLike | Iterable[str | PathLike] | None = 
                             {**given, "texts": texts, "out": Path(out)}))
 
 
+@with_options(taken(choice.parser()))
 def choose(model: Any, texts: str | PathLike | Iterable[str | PathLike], *, tokenizer: Any = None,
            progress: bool | None = None, **given: Any) -> pandas.DataFrame:
     """Stream errors of policies on texts of yours, without a run of the model with any of them: which to use in
@@ -93,8 +101,6 @@ def choose(model: Any, texts: str | PathLike | Iterable[str | PathLike], *, toke
         A row per budget and policy: `stream_error`, its `ratio` to the least with `low` and `high`, and `mark`:
         "best", "equal" for not told apart from it, "more" or "less" for what does not hold the budget.
     """
-    from . import choice
-
     with exchange() as place:
         return choice.ranked(_run(lambda args, *more: choice.replayed(args, Path(place), *more),
                                   choice.parser(), model, tokenizer, progress, {**given, "text": words(texts)}))
@@ -109,7 +115,7 @@ def _run(work: Callable, parser: ArgumentParser, model: Any, tokenizer: Any, pro
          given: Mapping[str, Any]) -> Any:
     """A command with a bar, with a model by name or one that is held. `given`: values of its options."""
     args = parser.parse_args(["-q"])
-    check_options(given, vars(args))
+    check_options(given, {**taken(parser), "texts": None, "text": None, "out": None})
     for name, value in given.items():
         several = name in ("policies", "budgets", "metrics", "tasks", "question", "scorer")
         setattr(args, name, words(value) if several else value)
