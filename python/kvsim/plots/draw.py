@@ -66,6 +66,11 @@ def figure_titles():
             if (title := re.search(r'^TITLE = "(.*)"$', file.read_text(encoding="utf-8"), re.MULTILINE))}
 
 
+def load_figures(titles):
+    from . import figures
+    return {name: importlib.import_module(f"{figures.__name__}.{name}") for name in titles}
+
+
 def plan(options, figures, load):
     """All (name, path, function that draws) of the run. Nothing is drawn before all is known to fit."""
     reads = {name: getattr(module, "READS", "results") for name, module in figures.items()}
@@ -126,8 +131,7 @@ def pages_of(name, module, given, options, load):
 
 def run(options, titles):
     from . import axes, load, style
-    from . import figures as folder_of
-    figures = {name: importlib.import_module(f"{folder_of.__name__}.{name}") for name in titles}
+    figures = load_figures(titles)
     if options.budget is not None:
         parse_budget(options.budget)
     planned = plan(options, figures, load)
