@@ -91,9 +91,7 @@ TEST_CASE("what the kinds and the values of keys say decides whether budgets nes
 /// Protects a quarter of the budget, and says nothing of nesting.
 class Silent : public Queries {
  public:
-  Silent()
-      : Queries(
-            {"queries", "example-silent", "a test", "", "", "", "it scores as the window does"}) {}
+  Silent() : Queries({"example-silent", "a test", "", "", "", "it scores as the window does"}) {}
   bool has_window() const override { return true; }
   int64_t window(const Settings&, int64_t budget, int64_t) const override {
     return std::max<int64_t>(1, budget / 4);

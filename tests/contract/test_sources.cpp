@@ -134,7 +134,7 @@ TEST_CASE("subfolders do not include each other in circles", "[sources]") {
   };
   const Includes stages = below("sim/stages"), run = below("run");
   CHECK(stages.size() > 12);
-  CHECK(reached(stages, "allocate").contains("protect"));  // the scan sees includes at all
+  CHECK(reached(stages, "protect").contains("merge"));  // the scan sees includes at all
   CHECK(reached(run, "sweep").contains("study"));
   check_no_circles(stages);
   check_no_circles(run);
@@ -270,7 +270,7 @@ TEST_CASE("kinds are registered in a namespace of their folder and thought", "[s
     for (const std::string& line : lines) {
       if (line.starts_with("namespace kvsim")) inside = line.starts_with(own);
       if (!line.starts_with("const Register<")) continue;
-      ++seen;
+      seen += std::ranges::count(line, ',');  // after the stage, a kind each
       CAPTURE(file.generic_string(), line, own);
       CHECK(inside);
     }
