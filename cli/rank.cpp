@@ -8,7 +8,6 @@
 #include "cli/command.hpp"
 #include "cli/tables.hpp"
 #include "cli/terminal.hpp"
-#include "io/results.hpp"
 #include "io/side_files.hpp"
 #include "run/study/study.hpp"
 

@@ -7,11 +7,10 @@
 #include "analysis/dataset.hpp"
 #include "analysis/measure.hpp"
 #include "cli/command.hpp"
-#include "cli/package.hpp"
 #include "cli/tables.hpp"
 #include "cli/terminal.hpp"
 #include "io/paper_table.hpp"
-#include "io/results.hpp"
+#include "io/side_files.hpp"
 
 namespace kvsim::cli::table_command {
 namespace {

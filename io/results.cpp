@@ -1,9 +1,8 @@
-#include "io/results.hpp"
-
 #include <hdf5_hl.h>
 
 #include "io/crash_guard.hpp"
 #include "io/hdf5.hpp"
+#include "io/side_files.hpp"
 
 namespace kvsim {
 namespace {

@@ -2,7 +2,6 @@
 
 #include "analysis/memory_model.hpp"
 #include "run/study/study.hpp"
-#include "run/trace/trace_files.hpp"
 #include "sim/policy/policy_run.hpp"
 #include "sim/stages/allocate/allocate.hpp"
 
