@@ -4,7 +4,7 @@
 #include <chrono>
 
 #include "analysis/dataset.hpp"
-#include "analysis/output_norms.hpp"
+#include "analysis/measure.hpp"
 #include "analysis/statistics.hpp"
 #include "cli/command.hpp"
 #include "cli/tables.hpp"

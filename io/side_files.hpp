@@ -75,4 +75,9 @@ std::string described_function(const std::string& file);
 /// starts a comment, lines without numbers do not count. Returns [rows][columns].
 Table<double> read_table(const std::string& path, int64_t rows, int64_t columns);
 
+/// "xxh3-128:" and the hex XXH3 128-bit digest of a file's bytes.
+std::string file_digest(const std::string& path);
+/// 32 hex digits: the XXH3 128-bit digest of a text.
+std::string text_digest(std::string_view text);
+
 }  // namespace kvsim

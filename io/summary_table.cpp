@@ -1,6 +1,6 @@
 #include <fmt/format.h>
 
-#include "analysis/output_norms.hpp"
+#include "analysis/measure.hpp"
 #include "analysis/ranking.hpp"
 #include "analysis/statistics.hpp"
 #include "io/paper_table.hpp"
