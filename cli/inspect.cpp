@@ -363,20 +363,15 @@ void print_results_json(const std::string& path, int64_t bytes, const Dataset& r
   fmt::print("{}\n", printable_json(document.dump(2)));
 }
 
-/// Bytes of a file of results of kvsim; nothing when the file is something else.
-std::optional<int64_t> results_size(const std::string& path) {
-  const h5::InputFile file(path, "trace or results file");
-  if (file.text_attribute("/", "format") || !file.text_attribute("/", "kvsim_version")) return {};
-  return file.size();
-}
-
 int run(const Values& values) {
   const std::string path = text(values, "file");
-  if (const std::optional<int64_t> bytes = results_size(path)) {
+  if (const h5::InputFile file(path, "trace or results file");
+      !file.text_attribute("/", "format") && file.text_attribute("/", "kvsim_version")) {
     if (has(values, "policy") || has(values, "budget"))
       usage_error(
           {"a replay reads traces", path, "results of kvsim with --policy or --budget", "a trace"});
-    (has(values, "json") ? print_results_json : print_results)(path, *bytes, read_results(path));
+    (has(values, "json") ? print_results_json : print_results)(path, file.size(),
+                                                               read_results(path));
     return kDone;
   }
   const TraceReader trace(path);
