@@ -346,11 +346,6 @@ VariableValues bounds(const RunShape& /*run*/) {
 VariableValues delays(const RunShape& /*run*/) { return bound_delays(); }
 
 constexpr const char* kBound = "policy budget layer bound delay";
-/// Bounds that are about the merge of a record, where its slots are read by that many heads.
-std::vector<std::string> bounds_of(const Settings& settings, int heads) {
-  return chosen<Merge>(settings).bounds(heads);
-}
-
 struct MergeBounds : Measure {
   using Measure::Measure;
 
@@ -360,7 +355,7 @@ struct MergeBounds : Measure {
       const ReplayOutcome& outcome = layer.replay.outcome(o);
       if (outcome.pairs.empty()) continue;
       const int heads = outcome.pairs.front().heads;
-      if (bounds_of(*outcome.settings, heads).empty()) continue;
+      if (chosen<Merge>(*outcome.settings).bounds(heads).empty()) continue;
       const auto samples = bound_samples(layer.work, outcome.pairs);
       for (const ReplayCell cell : outcome.cells)
         if (cell.record < static_cast<int>(layer.shown))
@@ -371,7 +366,7 @@ struct MergeBounds : Measure {
  private:
   void write(ReplayCell cell, int64_t layer, int heads,
              const std::vector<std::vector<BoundSample>>& samples, MeasureResults& results) const {
-    const auto names = bounds_of(run().options.records[cell.record].settings, heads);
+    const auto names = chosen<Merge>(run().options.records[cell.record].settings).bounds(heads);
     for (int64_t k = 0; k < std::ssize(merge_bounds()); ++k) {
       if (!contains(names, merge_bounds()[k].name)) continue;
       for (int64_t d = 0; d < std::ssize(samples); ++d) {

@@ -1,8 +1,7 @@
-#include "analysis/output_norms.hpp"
-
 #include <chrono>
 
 #include "analysis/dataset.hpp"
+#include "analysis/measure.hpp"
 #include "analysis/statistics.hpp"
 
 namespace kvsim {

@@ -56,8 +56,6 @@ std::vector<bool> ranked(const Contest& contest, Standing& ranking) {
   return found;
 }
 
-constexpr double kLeastError = 1e-12;  // of a logarithm: a budget at which nothing is lost
-
 /// A number to judge policies by: a variable per step, what it is over the steps, and its name.
 struct Judged {
   const char* steps = nullptr;
@@ -99,7 +97,9 @@ std::vector<double> series_of(const Dataset& results, int64_t policy, int64_t bu
   return series;
 }
 
-double log_of(double error) { return std::log(std::max(kLeastError, error)); }
+bool off_budget(Mark mark) { return mark == Mark::more || mark == Mark::less; }
+
+double log_of(double error) { return std::log(std::max(kLeastNumber, error)); }
 
 bool always_apart(Unranked why) {
   return why == Unranked::hindsight || why == Unranked::nothing_lost ||
@@ -124,9 +124,9 @@ Standing rank_at(const Dataset& results, int64_t budget) {
     contest.series.push_back(series_of(results, p, budget));
     contest.unranked.push_back(unranked(results, p, budget));
     contest.held.push_back(held_of_budget(results, p, budget));
-    const bool off = shares && (contest.unranked.back() == Unranked::holds_more ||
-                                contest.unranked.back() == Unranked::holds_less);
-    contest.points.push_back(off ? points_of(results, p, budget) : std::vector<Point>());
+    contest.points.push_back(shares && off_budget(contest.unranked.back())
+                                 ? points_of(results, p, budget)
+                                 : std::vector<Point>());
   }
   return standing(contest);
 }
@@ -211,10 +211,7 @@ std::string compared(const AtEqualBytes& one) {
 /// Policies that do not hold what the budgets give, and what that says.
 std::string held_text(const Dataset& results, const Verdict& verdict) {
   using Cell = std::optional<std::string>;
-  const auto off = [&](int64_t p, int64_t b) {
-    const Mark mark = verdict.marks[p][b];
-    return mark == Mark::more || mark == Mark::less;
-  };
+  const auto off = [&](int64_t p, int64_t b) { return off_budget(verdict.marks[p][b]); };
   const std::string held = by_policy(results, verdict, [&](int64_t p, int64_t b) -> Cell {
     if (!off(p, b)) return {};
     return fmt::format("{:.3g} times ", held_of_budget(results, p, b));
@@ -382,7 +379,7 @@ Verdict verdict(const Dataset& results) {
       own.push_back(std::isnan(error) ? error : log_of(error));
       if (rankings[b].best < 0) continue;
       const double least = log_of(summary_of(results, rankings[b].best, static_cast<int64_t>(b)));
-      if (mark != Mark::more && mark != Mark::less) ratios.push_back(own.back() - least);
+      if (!off_budget(mark)) ratios.push_back(own.back() - least);
       if (const AtEqualBytes* one = found.equal_bytes(policy, static_cast<int64_t>(b)))
         ratios.push_back(log_of(one->value) - least);
     }
@@ -415,9 +412,8 @@ std::string verdict_text(const Dataset& results, const Verdict& found, const cha
 std::string advice(const Dataset& results, const Verdict& verdict) {
   if (verdict.order.empty()) return "";
   const auto ranked = std::ranges::count_if(verdict.order, [&](int64_t p) {
-    return !verdict.apart[p] && std::ranges::any_of(verdict.marks[p], [](Mark mark) {
-      return mark != Mark::more && mark != Mark::less;
-    });
+    return !verdict.apart[p] &&
+           !std::ranges::all_of(verdict.marks[p], [](Mark mark) { return off_budget(mark); });
   });
   const std::string best = uses(results, verdict);
   if (ranked < 2 || best.empty()) return "";

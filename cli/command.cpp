@@ -1,11 +1,11 @@
 #include "cli/command.hpp"
 
+#include <boost/algorithm/string.hpp>
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
 #include <new>
 
-#include "cli/package.hpp"
 #include "cli/terminal.hpp"
 #include "kvsim_version.hpp"
 
@@ -23,20 +23,13 @@ std::string typed_line;
 std::string shell_quoted(const std::string& word) {
   const char* plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=,./:@%";
   if (!word.empty() && word.find_first_not_of(plain) == std::string::npos) return word;
-  std::string result = "'";
-  for (const char c : word) result += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return result + "'";
-}
-
-std::string upper(std::string name) {
-  for (char& c : name) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
-  return name;
+  return "'" + boost::replace_all_copy(word, "'", "'\\''") + "'";
 }
 
 std::string usage_line(const Command& command) {
   std::string line = "Usage: kvsim " + command.name;
   for (const Argument& argument : command.arguments) {
-    const std::string name = upper(argument.name) + (argument.many ? "..." : "");
+    const std::string name = boost::to_upper_copy(argument.name) + (argument.many ? "..." : "");
     line += argument.required ? " " + name : " [" + name + "]";
   }
   return line + " [options]";
@@ -65,7 +58,7 @@ void print_command_help(const Command& command, const po::options_description& o
   if (!command.description.empty()) text << "\n" << command.description << "\n";
   if (!command.arguments.empty()) text << "\nArguments:\n";
   for (const Argument& argument : command.arguments)
-    text << "  " << upper(argument.name) << "  " << argument.meaning << "\n";
+    text << "  " << boost::to_upper_copy(argument.name) << "  " << argument.meaning << "\n";
   text << "\n" << options << "\nExamples:\n";
   for (const std::string& example : command.examples) text << "  " << example << "\n";
   std::fputs(text.str().c_str(), stdout);
@@ -101,7 +94,8 @@ std::string option_meant(const std::string& unknown, const po::options_descripti
 po::options_description argument_options(const Command& command) {
   po::options_description hidden;
   for (const Argument& argument : command.arguments)
-    add_options(hidden, {{argument.name, upper(argument.name), argument.meaning, argument.many}});
+    add_options(hidden, {{argument.name, boost::to_upper_copy(argument.name), argument.meaning,
+                          argument.many}});
   return hidden;
 }
 
@@ -149,13 +143,6 @@ Values parse(const Command& command, const std::vector<std::string>& words,
   return values;
 }
 
-void check_arguments(const Command& command, const Values& values) {
-  for (const Argument& argument : command.arguments)
-    if (argument.required && values.count(argument.name) == 0)
-      usage_error(
-          {"missing " + upper(argument.name), command.name, "", usage_line(command).substr(7)});
-}
-
 void apply_general_options(const Values& values) {
   if (has(values, "quiet") && has(values, "verbose")) usage_error({"-q and -v exclude each other"});
   set_verbosity(has(values, "quiet")     ? Verbosity::quiet
@@ -190,7 +177,10 @@ int run_command(const Command& command, const std::vector<std::string>& words) {
     print_version();
     return kDone;
   }
-  check_arguments(command, values);
+  for (const Argument& argument : command.arguments)
+    if (argument.required && !has(values, argument.name))
+      usage_error({"missing " + boost::to_upper_copy(argument.name), command.name, "",
+                   usage_line(command).substr(7)});
   apply_general_options(values);
   return command.run(values);
 }

@@ -5,15 +5,13 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/command.hpp"
-#include "cli/package.hpp"
 #include "cli/tables.hpp"
 #include "cli/terminal.hpp"
-#include "io/results.hpp"
 #include "io/side_files.hpp"
 #include "io/temporary_file.hpp"
 #include "run/study/study.hpp"
 
-namespace kvsim::cli::explain_command {
+namespace kvsim::cli::explain_commands {
 namespace {
 
 namespace fs = std::filesystem;
@@ -48,17 +46,6 @@ struct Context {
   std::vector<ExpectedLoss> expected;  ///< of this policy and budget
   std::string word(int64_t position) const { return words.empty() ? "" : words[position]; }
 };
-
-Context context_of(const Dataset& results, const TraceReader& reader, const ExplainedCell& cell) {
-  Context context;
-  context.policy = results.texts("policy")[cell.policy];
-  context.budget = results.texts("budget_label")[cell.budget];
-  context.layer = results.values<int32_t>("layer")[cell.layer];
-  context.step = results.values<int64_t>("step")[cell.step];
-  if (reader.has_token_text()) context.words = reader.token_text();
-  context.expected = expected_losses(results, cell.policy, cell.budget, kExpectedSteps);
-  return context;
-}
 
 /// Scores of a policy that is a function in Python. It is called only when the user named it, and
 /// must be what it was; nothing else that a results file names is run.
@@ -155,7 +142,7 @@ void print_table(const Explanation& found, const Context& context, const TraceIn
   }
 }
 
-int run(const Values& values) {
+int run_explain(const Values& values) {
   const auto path = values["results"].as<std::string>();
   const int64_t top = count_of(values, "top", 20, 1, 1000);
   Dataset results = open_results(
@@ -171,7 +158,12 @@ int run(const Values& values) {
   if (const std::string digest = results.text_attribute("trace_digest");
       !digest.empty() && digest != reader.digest())
     bad_data({"not the trace of these results", trace, "another content", digest});
-  const Context context = context_of(results, reader, cell);
+  const Context context{results.texts("policy")[cell.policy],
+                        results.texts("budget_label")[cell.budget],
+                        results.values<int32_t>("layer")[cell.layer],
+                        results.values<int64_t>("step")[cell.step],
+                        reader.token_text(),
+                        expected_losses(results, cell.policy, cell.budget, kExpectedSteps)};
   serve_function(values, results, context.policy, trace);
   const std::unique_ptr<Backend> backend = make_cpu_backend();
   const Explanation found = explain(results, reader, cell, *backend);
@@ -188,7 +180,7 @@ int run(const Values& values) {
   return kDone;
 }
 
-const bool registered = register_command(
+const bool explain_registered = register_command(
     {.name = "explain",
      .summary = "list the evicted tokens that carried the most importance at one step",
      .arguments = {{.name = "results", .meaning = "a results file written with --save-keep"}},
@@ -211,19 +203,11 @@ const bool registered = register_command(
                  {"json"}},
      .examples = {"kvsim explain sample.nc --policy snapkv --budget 0.2",
                   "kvsim explain sample.nc --trace data/sample.h5 --json > explain.json"},
-     .run = run});
-
-}  // namespace
-}  // namespace kvsim::cli::explain_command
-
-namespace kvsim::cli::details_command {
-namespace {
-
-namespace fs = std::filesystem;
+     .run = run_explain});
 
 /// The trace of the results: one of --trace by name, or the one that lies where explain looks.
-std::string find_trace(const Values& values, const Dataset& results, const std::string& path,
-                       size_t files) {
+std::string trace_of(const Values& values, const Dataset& results, const std::string& path,
+                     size_t files) {
   const std::vector<std::string> given = texts(values, "trace");
   const std::string name = results.text_attribute("trace");
   if (given.size() == 1 && files == 1) return given[0];
@@ -240,7 +224,7 @@ void write_details(const Values& values, const std::string& path, size_t files,
        {"policy", "budget_label", "layer", "head", "step", "retained_importance"})
     if (!results.has(name)) return;  // what a closed loop found
   check_known_results(results, path);
-  const std::string trace = find_trace(values, results, path, files);
+  const std::string trace = trace_of(values, results, path, files);
   if (trace.empty()) {
     note(fmt::format("{}: the trace {} is not here: no texts, kept sets only where --save-keep "
                      "wrote them",
@@ -261,7 +245,7 @@ void write_details(const Values& values, const std::string& path, size_t files,
   write_results(found, target);
 }
 
-int run(const Values& values) {
+int run_details(const Values& values) {
   const auto files = values["results"].as<std::vector<std::string>>();
   if (!has(values, "out"))
     usage_error({"missing -o", "details", "", "kvsim details RESULTS.nc... -o FOLDER"});
@@ -272,7 +256,7 @@ int run(const Values& values) {
   return kDone;
 }
 
-const bool registered = register_command(
+const bool details_registered = register_command(
     {.name = "details",
      .summary = "what a trace adds to results: texts, kept sets, what the worst steps looked for",
      .arguments = {{.name = "results",
@@ -291,7 +275,7 @@ const bool registered = register_command(
                   true}},
      .examples = {"kvsim details sample.nc -o details",
                   "kvsim details sample.nc --trace data/sample.h5 -o details"},
-     .run = run});
+     .run = run_details});
 
 }  // namespace
-}  // namespace kvsim::cli::details_command
+}  // namespace kvsim::cli::explain_commands

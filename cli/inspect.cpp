@@ -6,7 +6,6 @@
 #include "cli/command.hpp"
 #include "cli/terminal.hpp"
 #include "io/hdf5.hpp"
-#include "io/results.hpp"
 #include "io/side_files.hpp"
 #include "io/trace_reader.hpp"
 #include "run/study/study.hpp"
@@ -71,11 +70,8 @@ std::string rope_text(const TraceInfo& info) {
 std::vector<Range> runs_of(const std::vector<int64_t>& positions) {
   std::vector<Range> runs;
   for (const int64_t position : positions) {
-    if (!runs.empty() && runs.back().end == position) {
-      ++runs.back().end;
-    } else {
-      runs.push_back({position, position + 1});
-    }
+    if (runs.empty() || runs.back().end != position) runs.push_back({position, position});
+    ++runs.back().end;
   }
   return runs;
 }
@@ -224,13 +220,6 @@ std::vector<PolicyAnswer> policy_answers(const TraceReader& trace, const Values&
   return answers;
 }
 
-void print_policies(const std::vector<PolicyAnswer>& answers) {
-  if (!answers.empty()) fmt::print("\nenough for, by policy\n");
-  for (const PolicyAnswer& answer : answers)
-    fmt::print("  {}  {}\n", answer.fault.empty() ? "yes" : "no ",
-               printable(answer.fault.empty() ? answer.typed : answer.fault));
-}
-
 Json layer_json(const LayerHeader& layer) {
   return {{"layer", layer.layer},
           {"types",
@@ -306,20 +295,17 @@ void print_json(const TraceReader& trace, const std::vector<PolicyAnswer>& answe
   fmt::print("{}\n", printable_json(document.dump(2)));
 }
 
-/// An attribute as text; empty when absent.
-std::string attribute_text(const Dataset& results, const char* name) {
-  const AttributeValue* found = results.attribute(name);
-  if (found == nullptr) return "";
-  return std::visit([](const auto& value) { return fmt::format("{}", value); }, *found);
-}
-
 std::vector<std::string> names(const Dataset& results, const char* variable) {
   return results.has(variable) ? results.texts(variable) : std::vector<std::string>();
 }
 
 /// Of a file of results: program, command, trace, policies, budgets and what was measured.
 void print_results(const std::string& path, int64_t bytes, const Dataset& results) {
-  const auto at = [&](const char* name) { return attribute_text(results, name); };
+  const auto at = [&](const char* name) {  // an attribute as text; empty when absent
+    const AttributeValue* found = results.attribute(name);
+    if (found == nullptr) return std::string();
+    return std::visit([](const auto& value) { return fmt::format("{}", value); }, *found);
+  };
   const auto field = [](const char* name, const std::string& value) {
     if (!value.empty()) print_field(name, value);
   };
@@ -377,30 +363,17 @@ void print_results_json(const std::string& path, int64_t bytes, const Dataset& r
   fmt::print("{}\n", printable_json(document.dump(2)));
 }
 
-/// Bytes of a file of results of kvsim; nothing when the file is something else.
-std::optional<int64_t> results_size(const std::string& path) {
-  const h5::InputFile file(path, "trace or results file");
-  if (file.text_attribute("/", "format") || !file.text_attribute("/", "kvsim_version")) return {};
-  return file.size();
-}
-
-int inspect_results(const Values& values, const std::string& path, int64_t bytes) {
-  if (has(values, "policy") || has(values, "budget"))
-    usage_error(
-        {"a replay reads traces", path, "results of kvsim with --policy or --budget", "a trace"});
-  const Dataset results = read_results(path);
-  if (has(values, "json")) {
-    print_results_json(path, bytes, results);
-  } else {
-    print_results(path, bytes, results);
-  }
-  return kDone;
-}
-
 int run(const Values& values) {
   const std::string path = text(values, "file");
-  if (const std::optional<int64_t> bytes = results_size(path))
-    return inspect_results(values, path, *bytes);
+  if (const h5::InputFile file(path, "trace or results file");
+      !file.text_attribute("/", "format") && file.text_attribute("/", "kvsim_version")) {
+    if (has(values, "policy") || has(values, "budget"))
+      usage_error(
+          {"a replay reads traces", path, "results of kvsim with --policy or --budget", "a trace"});
+    (has(values, "json") ? print_results_json : print_results)(path, file.size(),
+                                                               read_results(path));
+    return kDone;
+  }
   const TraceReader trace(path);
   for (const std::string& warning : trace.warnings()) note(warning);
   const std::vector<PolicyAnswer> answers = policy_answers(trace, values);
@@ -411,7 +384,10 @@ int run(const Values& values) {
   print_run(trace);
   print_layers(trace);
   print_uses(trace);
-  print_policies(answers);
+  if (!answers.empty()) fmt::print("\nenough for, by policy\n");
+  for (const PolicyAnswer& answer : answers)
+    fmt::print("  {}  {}\n", answer.fault.empty() ? "yes" : "no ",
+               printable(answer.fault.empty() ? answer.typed : answer.fault));
   return kDone;
 }
 

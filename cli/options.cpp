@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <boost/algorithm/string.hpp>
 #include <charconv>
 
 #include "analysis/dataset.hpp"
@@ -14,15 +15,14 @@ namespace {
 
 constexpr int64_t kMostItems = 10000;  // of one range; more is a slip of the keyboard
 
-std::string_view trimmed(std::string_view text) {
-  while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
-  while (!text.empty() && (text.back() == ' ' || text.back() == '\t')) text.remove_suffix(1);
-  return text;
+std::string trimmed(std::string_view text) {
+  return boost::trim_copy_if(std::string(text), boost::is_any_of(" \t"));
 }
 
-std::vector<std::string_view> split(std::string_view text, char separator) {
-  std::vector<std::string_view> parts = split_at(text, separator);
-  for (std::string_view& part : parts) part = trimmed(part);
+std::vector<std::string> split(std::string_view text, const char* separator) {
+  std::vector<std::string> parts;
+  boost::split(parts, text, boost::is_any_of(separator));
+  std::ranges::transform(parts, parts.begin(), trimmed);
   return parts;
 }
 
@@ -54,14 +54,14 @@ Decimal without_percent(std::string_view text, const std::string& option) {
 
 void expand_range(std::string_view item, const std::string& option,
                   std::vector<std::string>& items) {
-  const auto parts = split(item, ':');
+  const auto parts = split(item, ":");
   if (parts.size() != 3)
     usage_error({"bad range", option, in_quotes(item), "FIRST:LAST:STEP, e.g. 0.1:0.9:0.1"});
   Kind kind;
   size_t percents = 0;
-  for (const std::string_view part : parts) {
+  for (const std::string& part : parts) {
     percents += part.ends_with('%') ? 1 : 0;
-    kind.point = kind.point || part.find('.') != std::string_view::npos;
+    kind.point = kind.point || contains(part, '.');
   }
   kind.percent = percents > 0;
   if (percents == 1 && !parts[0].ends_with('%') && !parts[1].ends_with('%'))
@@ -126,11 +126,8 @@ const std::vector<Option>& shared_options() {
 }  // namespace
 
 std::vector<std::string> split_list(std::string_view text, const std::string& option) {
-  std::vector<std::string> items;
-  for (const std::string_view part : split(text, ',')) {
-    if (part.empty()) usage_error({"empty item in a list", option, in_quotes(text)});
-    items.emplace_back(part);
-  }
+  std::vector<std::string> items = split(text, ",");
+  if (contains(items, "")) usage_error({"empty item in a list", option, in_quotes(text)});
   return items;
 }
 
@@ -166,9 +163,10 @@ std::vector<std::string> expand_numbers(std::string_view text, const std::string
   return items;
 }
 
-int64_t parse_count(std::string_view text, const std::string& option, int64_t least, int64_t most) {
+int64_t parse_count(std::string_view typed, const std::string& option, int64_t least,
+                    int64_t most) {
   int64_t value = 0;
-  text = trimmed(text);
+  const std::string text = trimmed(typed);
   const auto [end, fault] = std::from_chars(text.data(), text.data() + text.size(), value);
   const std::string range = "a whole number from " + std::to_string(least) + " to " +
                             std::to_string(most);

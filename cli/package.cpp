@@ -1,11 +1,10 @@
-#include "cli/package.hpp"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <nlohmann/json.hpp>
 
+#include "cli/command.hpp"
 #include "io/side_files.hpp"
 
 namespace kvsim::cli {

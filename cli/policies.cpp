@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <boost/algorithm/string.hpp>
 #include <nlohmann/json.hpp>
 
 #include "cli/command.hpp"
@@ -377,10 +378,8 @@ void print_all() {
 void print_markdown() {
   fmt::print(
       "| preset | cells | what it keeps | source | needs beyond keys |\n|---|---|---|---|---|\n");
-  const auto escaped = [](std::string text) {
-    for (size_t at = 0; (at = text.find('|', at)) != std::string::npos; at += 2)
-      text.insert(at, "\\");
-    return text;
+  const auto escaped = [](const std::string& text) {
+    return boost::replace_all_copy(text, "|", "\\|");
   };
   for (const Preset& preset : presets()) {
     const Settings settings = preset_settings(preset);

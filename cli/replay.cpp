@@ -4,13 +4,11 @@
 #include <chrono>
 
 #include "analysis/dataset.hpp"
-#include "analysis/output_norms.hpp"
+#include "analysis/measure.hpp"
 #include "analysis/statistics.hpp"
 #include "cli/command.hpp"
-#include "cli/package.hpp"
 #include "cli/tables.hpp"
 #include "cli/terminal.hpp"
-#include "io/results.hpp"
 #include "io/side_files.hpp"
 #include "io/temporary_file.hpp"
 #include "run/explain/explain.hpp"
@@ -186,21 +184,6 @@ void check_targets(const Values& values, const std::vector<std::string>& targets
   check_target(csv, overwrite, inputs);
 }
 
-void say_times(const PhaseTimes& times, double write, double whole) {
-  const double known = times.read + times.score + times.rank + times.replay + times.project +
-                       times.measure + write;
-  detail(fmt::format("seconds: read {:.3f}, score {:.3f}, rank {:.3f}, replay {:.3f} ({:.0f} "
-                     "GFLOP/s), project {:.3f}, measure {:.3f}, write {:.3f}, other {:.3f}, in all "
-                     "{:.3f}",
-                     times.read, times.score, times.rank, times.replay,
-                     times.flops / times.replay / 1e9, times.project, times.measure, write,
-                     whole - known, whole));
-}
-
-double seconds_since(std::chrono::steady_clock::time_point begin) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
-
 /// --fragility compares estimated with true risk, too, where the trace holds what that needs.
 void add_risk(const TraceReader& reader, StudyOptions& options) {
   StudyOptions with_risk = options;
@@ -245,13 +228,25 @@ Job prepare(const Values& values, const Request& request, std::unique_ptr<TraceR
 }
 
 Dataset replay(Job& job, Backend& backend, const std::string& target) {
-  const auto begin = std::chrono::steady_clock::now();
+  using Clock = std::chrono::steady_clock;
+  const auto since = [](Clock::time_point begin) {
+    return std::chrono::duration<double>(Clock::now() - begin).count();
+  };
+  const auto begin = Clock::now();
   Dataset dataset = job.study->run(backend);
   job.progress->clear();
-  const auto write_begin = std::chrono::steady_clock::now();
+  const auto write_begin = Clock::now();
   write_results(dataset, target);
-  const double write = seconds_since(write_begin);
-  say_times(job.study->times(), write, seconds_since(begin));
+  const double write = since(write_begin), whole = since(begin);
+  const PhaseTimes& times = job.study->times();
+  const double known = times.read + times.score + times.rank + times.replay + times.project +
+                       times.measure + write;
+  detail(fmt::format("seconds: read {:.3f}, score {:.3f}, rank {:.3f}, replay {:.3f} ({:.0f} "
+                     "GFLOP/s), project {:.3f}, measure {:.3f}, write {:.3f}, other {:.3f}, in all "
+                     "{:.3f}",
+                     times.read, times.score, times.rank, times.replay,
+                     times.flops / times.replay / 1e9, times.project, times.measure, write,
+                     whole - known, whole));
   return dataset;
 }
 
@@ -360,17 +355,12 @@ void print_results(const Values& values, const std::vector<FragilityGroup>& frag
   }
 }
 
-/// A form to paste has the one table of policies and budgets.
-void check_form(const Values& values) {
-  if (table_form(values) != TableForm::text && has(values, "fragility"))
-    usage_error({"only the table of policies and budgets has forms to paste", "--table",
-                 "--fragility", "--table text"});
-}
-
 int run(const Values& values) {
   const auto traces = traces_of(values["trace"].as<std::vector<std::string>>());
   const Request request = read_request(values);
-  check_form(values);
+  if (table_form(values) != TableForm::text && has(values, "fragility"))
+    usage_error({"only the table of policies and budgets has forms to paste", "--table",
+                 "--fragility", "--table text"});
   const std::unique_ptr<Backend> backend = chosen_backend(values);
   const std::vector<std::string> targets = targets_of(values, traces);
   std::vector<std::unique_ptr<TraceReader>> readers;  // what is no trace is said before all else

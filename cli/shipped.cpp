@@ -1,4 +1,4 @@
-#include "cli/package.hpp"
+#include "cli/command.hpp"
 
 namespace kvsim::cli {
 

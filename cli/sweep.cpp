@@ -6,17 +6,15 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/command.hpp"
-#include "cli/package.hpp"
 #include "cli/tables.hpp"
 #include "cli/terminal.hpp"
-#include "io/results.hpp"
 #include "io/side_files.hpp"
 #include "io/temporary_file.hpp"
 
-namespace kvsim::cli::merge_command {
+namespace kvsim::cli::sweep_commands {
 namespace {
 
-int run(const Values& values) {
+int run_merge(const Values& values) {
   const auto parts = values["part"].as<std::vector<std::string>>();
   const std::string out = text(values, "out");
   if (out.empty()) usage_error({"missing -o", "merge", "", "kvsim merge PART... -o OUT.nc"});
@@ -26,7 +24,7 @@ int run(const Values& values) {
   return kDone;
 }
 
-const bool registered = register_command(
+const bool merge_registered = register_command(
     {.name = "merge",
      .summary = "join the parts that the shards of a sweep wrote",
      .arguments = {{.name = "part", .meaning = "parts of one results file", .many = true}},
@@ -37,13 +35,7 @@ const bool registered = register_command(
      .examples = {"kvsim merge smoothing/sample.part-1-of-2.nc smoothing/sample.part-2-of-2.nc "
                   "-o smoothing/sample.nc",
                   "kvsim merge smoothing/sample.part-*.nc -o smoothing.nc --overwrite"},
-     .run = run});
-
-}  // namespace
-}  // namespace kvsim::cli::merge_command
-
-namespace kvsim::cli::sweep_command {
-namespace {
+     .run = run_merge});
 
 using Json = nlohmann::ordered_json;
 
@@ -181,7 +173,7 @@ void work(const Values& values, const SweepConfig& config, const SweepPlan& plan
   hint_when_interrupted(nullptr);
 }
 
-int run(const Values& values) {
+int run_sweep(const Values& values) {
   SweepConfig config = read_sweep_config(text(values, "config"));
   if (has(values, "trace")) config.traces = texts(values, "trace");
   if (!has(values, "scores")) check_functions(values, config);
@@ -205,7 +197,7 @@ int run(const Values& values) {
   return kDone;
 }
 
-const bool registered = register_command(
+const bool sweep_registered = register_command(
     {.name = "sweep",
      .summary = "replay a grid of policies, budgets, traces and seeds; resumes where it stopped",
      .arguments = {{.name = "config", .meaning = "TOML file; lists in it are axes of a grid"}},
@@ -235,7 +227,7 @@ const bool registered = register_command(
           {"table"}},
      .examples = {"kvsim sweep data/sweeps/restkv_smoothing.toml -o smoothing --plan",
                   "kvsim sweep data/sweeps/restkv_smoothing.toml -o smoothing --shard 1/2"},
-     .run = run});
+     .run = run_sweep});
 
 }  // namespace
-}  // namespace kvsim::cli::sweep_command
+}  // namespace kvsim::cli::sweep_commands

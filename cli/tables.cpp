@@ -7,7 +7,6 @@
 #include "analysis/ranking.hpp"
 #include "cli/command.hpp"
 #include "cli/terminal.hpp"
-#include "io/results.hpp"
 #include "io/side_files.hpp"
 #include "run/study/study.hpp"
 #include "sim/policy/record.hpp"
@@ -27,12 +26,7 @@ std::vector<std::string> names_of(const Variable& variable) {
 }
 
 constexpr std::string_view kHdf5 = "\x89HDF\r\n\x1A\n";
-
-struct Signature {
-  std::string_view bytes;
-  const char* meaning;
-};
-constexpr Signature kSignatures[] = {
+constexpr std::pair<std::string_view, const char*> kSignatures[] = {
     {"CDF", "an older netCDF file"}, {"\x89PNG", "a PNG image"},
     {"%PDF", "a PDF document"},      {"PK\x03\x04", "a ZIP archive"},
     {"\x1F\x8B", "gzip data"},       {"GGUF", "a GGUF model"},
@@ -41,8 +35,8 @@ constexpr Signature kSignatures[] = {
 /// Names in words what a file is that begins with these bytes.
 std::string kind_of(std::string_view head) {
   if (head.empty()) return "an empty file";
-  for (const Signature& known : kSignatures)
-    if (head.starts_with(known.bytes)) return known.meaning;
+  for (const auto& [bytes, meaning] : kSignatures)
+    if (head.starts_with(bytes)) return meaning;
   const bool text = std::ranges::all_of(
       head, [](unsigned char c) { return c >= ' ' || c == '\n' || c == '\r' || c == '\t'; });
   if (!text) return "other binary data";
@@ -251,20 +245,6 @@ constexpr const char* kVariable = "stream_error";
 constexpr size_t kStepsOfALine = 3;
 constexpr size_t kLongestName = 24;
 
-int64_t smallest_budget(const Dataset& results) {
-  const auto& ratios = results.values<double>("budget");
-  return std::ranges::min_element(ratios) - ratios.begin();
-}
-
-constexpr std::pair<const char*, const char*> kForms[] = {{"flattened", "bytes_flattened"},
-                                                          {"padded", "bytes_padded"},
-                                                          {"paged", "bytes_paged"},
-                                                          {"in place", "bytes_in_place"}};
-
-std::string mebibytes(double bytes) {
-  return std::isnan(bytes) ? "-" : fmt::format("{:.3f}", bytes / (1 << 20));
-}
-
 }  // namespace
 
 Dataset open_netcdf(const std::string& path) {
@@ -411,7 +391,8 @@ std::string expected_loss_text(const std::vector<ExpectedLoss>& losses,
 
 std::string expected_loss_table(const Dataset& results, const std::vector<std::string>& words) {
   if (!results.has(kVariable)) return "";
-  const int64_t budget = smallest_budget(results);
+  const auto& ratios = results.values<double>("budget");
+  const int64_t budget = std::ranges::min_element(ratios) - ratios.begin();
   const auto& policies = results.texts("policy");
   const auto& budgets = results.texts("budget_label");
   std::vector<std::pair<std::string, std::string>> lines;
@@ -449,8 +430,8 @@ std::string equal_bytes_table(const Dataset& results) {
       const auto at = [&](const char* variable) { return results.row(variable, {p, b})[0]; };
       table += fmt::format("  {:<42}{:>8}{:>10g}", printable(policies[p]), printable(budgets[b]),
                            at("budget_entries"));
-      for (size_t form = 0; form < 4; ++form)
-        table += fmt::format("{:>11}", mebibytes(at(kForms[form].second)));
+      for (const char* form : {"bytes_flattened", "bytes_padded", "bytes_paged", "bytes_in_place"})
+        table += fmt::format("{:>11.3f}", at(form) / (1 << 20));
       table += "\n";
     }
   return table;

@@ -16,11 +16,6 @@ namespace {
 
 Verbosity current = Verbosity::normal;
 
-void print_line(const std::string& text) {
-  std::fflush(stdout);  // keeps the order when both go to one terminal
-  std::fprintf(stderr, "kvsim: %s\n", printable(text).c_str());
-}
-
 /// Of a valid UTF-8 sequence.
 uint32_t code_point(const std::string& text, size_t i, size_t length) {
   const auto byte = [&](size_t k) { return static_cast<unsigned char>(text[i + k]); };
@@ -64,14 +59,17 @@ void set_verbosity(Verbosity verbosity) { current = verbosity; }
 Verbosity verbosity() { return current; }
 
 void note(const std::string& text) {
-  if (current != Verbosity::quiet) print_line(text);
+  if (current != Verbosity::quiet) print_error(text);
 }
 
 void detail(const std::string& text) {
-  if (current == Verbosity::verbose) print_line(text);
+  if (current == Verbosity::verbose) print_error(text);
 }
 
-void print_error(const std::string& text) { print_line(text); }
+void print_error(const std::string& text) {
+  std::fflush(stdout);  // keeps the order when both go to one terminal
+  std::fprintf(stderr, "kvsim: %s\n", printable(text).c_str());
+}
 
 bool is_terminal(std::FILE* stream) { return isatty(fileno(stream)) != 0; }
 

@@ -9,7 +9,7 @@
 #include "run/trace/attention_reference.hpp"
 #include "run/trace/synth.hpp"
 
-namespace kvsim::cli::synth_command {
+namespace kvsim::cli::trace_commands {
 namespace {
 
 ElementType parse_type(const std::string& name) {
@@ -83,7 +83,7 @@ SynthConfig read_config(const Values& values) {
   return config;
 }
 
-int run(const Values& values) {
+int run_synth(const Values& values) {
   if (!has(values, "out")) usage_error({"missing -o", "synth", "", "kvsim synth -o TRACE"});
   const SynthConfig config = read_config(values);
   const std::string path = text(values, "out");
@@ -93,7 +93,7 @@ int run(const Values& values) {
   return kDone;
 }
 
-const bool registered = register_command(
+const bool synth_registered = register_command(
     {.name = "synth",
      .summary = "write a synthetic trace with known properties",
      .description =
@@ -127,13 +127,7 @@ const bool registered = register_command(
                  {"overwrite"}},
      .examples = {"kvsim synth -o synthetic.h5 --prompt 2048 --steps 128 --seed 1",
                   "kvsim synth -o narrow.h5 --heads 8 --kv-heads 1 --value-dim 32 --dtype float32"},
-     .run = run});
-
-}  // namespace
-}  // namespace kvsim::cli::synth_command
-
-namespace kvsim::cli::verify_command {
-namespace {
+     .run = run_synth});
 
 /// What passes unless --tolerance says otherwise.
 double usual_tolerance(const TraceReader& trace) {
@@ -181,7 +175,7 @@ void print_check(const LayerCheck& check, bool passed) {
              passed ? "ok" : "FAILED", check.probe.empty() ? "" : "  probe " + check.probe);
 }
 
-int run(const Values& values) {
+int run_verify(const Values& values) {
   const TraceReader trace(text(values, "trace"));
   for (const std::string& warning : trace.warnings()) note(warning);
   const double limit = real_of(values, "tolerance", usual_tolerance(trace), 0, 1e300);
@@ -210,7 +204,7 @@ int run(const Values& values) {
   return kDone;
 }
 
-const bool registered = register_command(
+const bool verify_registered = register_command(
     {.name = "verify",
      .summary = "recompute the recorded attention outputs of a trace",
      .arguments = {{.name = "trace", .meaning = "the trace file"}},
@@ -229,7 +223,7 @@ const bool registered = register_command(
                  {"json"}},
      .examples = {"kvsim verify data/sample.h5",
                   "kvsim verify data/sample.h5 --layers 0,5 --tolerance 1e-2"},
-     .run = run});
+     .run = run_verify});
 
 }  // namespace
-}  // namespace kvsim::cli::verify_command
+}  // namespace kvsim::cli::trace_commands

@@ -39,9 +39,6 @@ uint32_t fletcher32(const std::byte* data, size_t size) {
   return fold(sums) << 16 | fold(sum);
 }
 
-/// Early HDF5 releases stored the checksum with the bytes of each half swapped; both are valid.
-uint32_t swap_halves(uint32_t x) { return (x & 0x00FF00FFu) << 8 | (x & 0xFF00FF00u) >> 8; }
-
 bool undo_fletcher32(Bytes& chunk) {
   if (chunk.size() < 4) return false;
   const size_t size = chunk.size() - 4;
@@ -49,7 +46,9 @@ bool undo_fletcher32(Bytes& chunk) {
   for (size_t i = 0; i < 4; ++i) stored |= static_cast<uint32_t>(chunk[size + i]) << (8 * i);
   const uint32_t computed = fletcher32(chunk.data(), size);
   chunk.resize(size);
-  return stored == computed || stored == swap_halves(computed);
+  // Early HDF5 releases stored the checksum with the bytes of each half swapped; both are valid.
+  return stored == computed ||
+         stored == ((computed & 0x00FF00FFu) << 8 | (computed & 0xFF00FF00u) >> 8);
 }
 
 /// `size`: what the chunk must inflate to, checksum included when one lies inside.

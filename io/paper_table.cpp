@@ -108,10 +108,6 @@ std::string markdown(const std::string& text) {
   return escaped(text, signs);
 }
 
-std::string text_cell(const PaperTable::Cell& cell, bool marked) {
-  return cell.text + (marked ? std::string(1, " *~><"[static_cast<size_t>(cell.mark)]) : "");
-}
-
 /// Texts around a marked cell, by Mark.
 using Around = std::pair<const char*, const char*>[5];
 constexpr Around kMarkdown = {{"", ""}, {"**", "**"}, {"", "†"}, {"", "&gt;"}, {"", "&lt;"}};
@@ -151,11 +147,6 @@ std::vector<std::string> each(const std::vector<Each>& of, const Shown& shown) {
   return texts;
 }
 
-/// Does some block have several rows?
-bool has_blocks(const PaperTable& table) {
-  return std::ranges::any_of(table.rows, [](const auto& row) { return row.front().text.empty(); });
-}
-
 /// Of UTF-8: bytes that continue none.
 size_t characters(const std::string& text) {
   return static_cast<size_t>(
@@ -186,7 +177,8 @@ std::string as_latex(const PaperTable& table) {
       fmt::join(each(table.columns, [](const PaperTable::Column& c) { return c.left ? "l" : "r"; }),
                 ""),
       fmt::join(each(table.columns, latex_head), " & "));
-  const bool blocks = has_blocks(table);
+  const bool blocks = std::ranges::any_of(  // of several rows
+      table.rows, [](const auto& row) { return row.front().text.empty(); });
   for (const auto& row : table.rows) {
     if (blocks && &row != &table.rows.front() && !row.front().text.empty())
       text += "\\addlinespace\n";
@@ -224,7 +216,10 @@ std::string as_text(const PaperTable& table) {
     lines[0].push_back(table.columns[c].name + (marked[c] ? " " : ""));
   for (const auto& row : table.rows) {
     lines.emplace_back();
-    for (size_t c = 0; c < count; ++c) lines.back().push_back(text_cell(row[c], marked[c]));
+    for (size_t c = 0; c < count; ++c)
+      lines.back().push_back(
+          row[c].text +
+          (marked[c] ? std::string(1, " *~><"[static_cast<size_t>(row[c].mark)]) : ""));
   }
   std::string text = table.title.empty() ? "" : table.title + "\n";
   for (const auto& cells : lines) {

@@ -1,9 +1,8 @@
-#include "io/results.hpp"
-
 #include <hdf5_hl.h>
 
 #include "io/crash_guard.hpp"
 #include "io/hdf5.hpp"
+#include "io/side_files.hpp"
 
 namespace kvsim {
 namespace {
@@ -120,20 +119,16 @@ herr_t collect(hid_t, const char* name, const Info*, void* names) {
   return 0;
 }
 
-void refuse_trace(const h5::InputFile& file) {
-  if (file.text_attribute("/", "format") != "kvtrace") return;
-  bad_data({.what = "a trace stands where results are expected",
-            .where = file.path(),
-            .expected = std::string("a ") + kResultsFile,
-            .hint = "kvsim replay makes results of a trace"});
-}
-
 class Reader {
  public:
   explicit Reader(const std::string& path) : file_(path, kResultsFile) {}
 
   Dataset read() {
-    refuse_trace(file_);
+    if (file_.text_attribute("/", "format") == "kvtrace")
+      bad_data({.what = "a trace stands where results are expected",
+                .where = file_.path(),
+                .expected = std::string("a ") + kResultsFile,
+                .hint = "kvsim replay makes results of a trace"});
     const std::vector<std::string> names = links();
     for (const std::string& name : names) {
       if (!is_scale(name)) continue;

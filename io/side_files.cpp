@@ -1,8 +1,12 @@
 #include "io/side_files.hpp"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/stat.h>
+#include <xxhash.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
@@ -117,6 +121,12 @@ double parse_number(const std::string& word, const std::string& where) {
   if (!number || word.ends_with('%') || !std::isfinite(number->value()))
     bad_data({"not a number", where, shown(word), "a finite number"});
   return number->value();
+}
+
+std::string hex(XXH128_hash_t hash) {
+  XXH128_canonical_t bytes;
+  XXH128_canonicalFromHash(&bytes, hash);
+  return fmt::format("{:02x}", fmt::join(bytes.digest, ""));
 }
 
 }  // namespace
@@ -242,6 +252,25 @@ Table<double> read_table(const std::string& path, int64_t rows, int64_t columns)
     bad_data({"wrong number of lines", path, std::to_string(row),
               std::to_string(rows) + ", one per layer of the model"});
   return table;
+}
+
+std::string file_digest(const std::string& path) {
+  const auto close = [](std::FILE* f) { std::fclose(f); };
+  const std::unique_ptr<std::FILE, decltype(close)> file(std::fopen(path.c_str(), "rb"), close);
+  if (!file) bad_data({std::strerror(errno), path});
+  const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(),
+                                                                       &XXH3_freeState);
+  if (!state) throw Error(Fault::failure, {"out of memory", path});
+  XXH3_128bits_reset(state.get());
+  std::vector<char> buffer(size_t{1} << 17);  // fits the second-level cache
+  while (const size_t got = std::fread(buffer.data(), 1, buffer.size(), file.get()))
+    XXH3_128bits_update(state.get(), buffer.data(), got);
+  if (std::ferror(file.get()) != 0) bad_data({"read error", path});
+  return "xxh3-128:" + hex(XXH3_128bits_digest(state.get()));
+}
+
+std::string text_digest(std::string_view text) {
+  return hex(XXH3_128bits(text.data(), text.size()));
 }
 
 }  // namespace kvsim

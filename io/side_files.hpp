@@ -3,6 +3,19 @@
 
 namespace kvsim {
 
+/// Name of it in messages.
+inline constexpr const char* kResultsFile = "results file of kvsim";
+
+/// Reads a results file back into a Dataset: dimensions with their coordinates, variables with
+/// units and long name, and the attributes of the run. A file that is not one written by
+/// write_results() is bad data.
+Dataset read_results(const std::string& path);
+
+/// Writes a dataset as netCDF-4 (results-format of the design), so that xarray, netCDF-C and any
+/// HDF5 tool read it. The target appears when it is complete and not before. Callers check the
+/// target with check_target() before any work.
+void write_results(const Dataset& dataset, const std::string& target);
+
 /// One line of a CSV file as RFC 4180 has it, with a plain line end: cells with commas, semicolons,
 /// tabs, quotes or line ends are quoted, quotes doubled. A text that a spreadsheet would take for a
 /// formula (it begins with = + - @ or white space and is no number) gets a ' before it.
@@ -61,5 +74,10 @@ std::string described_function(const std::string& file);
 /// A text table: one line per model layer, `columns` numbers each, separated by white space; `#`
 /// starts a comment, lines without numbers do not count. Returns [rows][columns].
 Table<double> read_table(const std::string& path, int64_t rows, int64_t columns);
+
+/// "xxh3-128:" and the hex XXH3 128-bit digest of a file's bytes.
+std::string file_digest(const std::string& path);
+/// 32 hex digits: the XXH3 128-bit digest of a text.
+std::string text_digest(std::string_view text);
 
 }  // namespace kvsim

@@ -1,6 +1,6 @@
 #include <fmt/format.h>
 
-#include "analysis/output_norms.hpp"
+#include "analysis/measure.hpp"
 #include "analysis/ranking.hpp"
 #include "analysis/statistics.hpp"
 #include "io/paper_table.hpp"
@@ -43,11 +43,8 @@ std::string number_text(double value, const char* format) {
 }
 
 double sum(std::span<const double> values) {
-  const double average = mean(values);
-  if (std::isnan(average)) return average;
-  double total = 0;
-  for (const double value : values) total += std::isnan(value) ? 0 : value;
-  return total;
+  const std::vector<double> known = defined(values);
+  return known.empty() ? kUndefined : std::accumulate(known.begin(), known.end(), 0.0);
 }
 
 double itself(std::span<const double> values) { return values[0]; }

@@ -2,6 +2,8 @@
 
 #include <charconv>
 
+#include "io/side_files.hpp"
+
 namespace kvsim {
 namespace {
 
@@ -467,6 +469,11 @@ LayerTrace TraceReader::read_layer(int layer, bool with_check, const std::set<in
                                       with_check, info_.probes[number]);
   if (later_ >= 0) return probe_layer(trace, later_info_, later_, 0, true);
   return trace;
+}
+
+const std::string& TraceReader::digest() const {
+  if (digest_.empty()) digest_ = file_digest(file_.path());
+  return digest_;
 }
 
 }  // namespace kvsim

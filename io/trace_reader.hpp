@@ -98,11 +98,6 @@ void check_range(const h5::InputDataset& dataset, const std::vector<int64_t>& va
 void check_ascending(const h5::InputDataset& dataset, const std::vector<int64_t>& values,
                      Range part);
 
-/// "xxh3-128:" and the hex XXH3 128-bit digest of a file's bytes.
-std::string file_digest(const std::string& path);
-/// 32 hex digits: the XXH3 128-bit digest of a text.
-std::string text_digest(std::string_view text);
-
 /// Spans are used in policy records: their names may not contain `+`, `,`, `=` or white space, nor
 /// look like a range. Returns what is wrong, or nothing.
 std::string span_name_fault(const std::string& name);

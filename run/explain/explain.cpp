@@ -3,7 +3,6 @@
 #include "analysis/formulas.hpp"
 #include "analysis/statistics.hpp"
 #include "run/study/study.hpp"
-#include "run/trace/trace_files.hpp"
 #include "sim/policy/policy_run.hpp"
 #include "sim/policy/prepared_record.hpp"
 #include "sim/policy/scoring.hpp"

@@ -1,6 +1,6 @@
 #pragma once
 #include "io/trace_reader.hpp"
-#include "run/trace/trace_files.hpp"
+#include "run/study/study.hpp"
 #include "sim/policy/policy_run.hpp"
 #include "sim/replay/layer_replay.hpp"
 

@@ -2,7 +2,6 @@
 
 #include "analysis/memory_model.hpp"
 #include "run/study/study.hpp"
-#include "run/trace/trace_files.hpp"
 #include "sim/policy/policy_run.hpp"
 #include "sim/stages/allocate/allocate.hpp"
 
@@ -13,61 +12,43 @@ using Form = double MemoryUse::*;
 
 constexpr int64_t kTried = 24;  // budgets of a pass, which leaves a 23rd of the gap
 
-const std::vector<std::pair<std::string, Form>>& forms() {
-  static const std::vector<std::pair<std::string, Form>> all = {
-      {"flattened", &MemoryUse::bytes_flattened},
-      {"padded", &MemoryUse::bytes_padded},
-      {"paged", &MemoryUse::bytes_paged},
-      {"in-place", &MemoryUse::bytes_in_place}};
-  return all;
-}
+constexpr std::pair<const char*, Form> kForms[] = {{"flattened", &MemoryUse::bytes_flattened},
+                                                   {"padded", &MemoryUse::bytes_padded},
+                                                   {"paged", &MemoryUse::bytes_paged},
+                                                   {"in-place", &MemoryUse::bytes_in_place}};
 
 Budget count_of(int64_t entries) {
   return {.label = std::to_string(entries), .is_ratio = false, .amount = Decimal(entries)};
 }
 
-/// Bytes that each record holds with each of its own budgets.
-class Holding {
- public:
-  Holding(const TraceReader& trace, const StudyOptions& options, Backend& backend)
-      : trace_(trace), options_(options), backend_(backend), files_(trace) {
-    files_.read_probes(observing_probes(options.records, trace.info()));
+/// Bytes that each record holds with each of its own budgets: [record][budget].
+std::vector<std::vector<MemoryUse>> held_by(const std::vector<Record>& records,
+                                            const TraceFiles& files, const TraceInfo& info,
+                                            const StudyOptions& options, Backend& backend) {
+  const std::vector<Budget>& own = records.front().own_budgets;
+  PolicyRun policies(records, own, info, options.layers, options.seed, files);
+  for (const int layer : options.layers) {
+    if (!policies.needs_survey()) break;
+    const LayerTrace read = files.layer(layer);
+    LayerWork work(read, backend);
+    policies.survey(work);
   }
-
-  /// [record][budget]
-  std::vector<std::vector<MemoryUse>> of(const std::vector<Record>& records) {
-    const std::vector<Budget>& own = records.front().own_budgets;
-    PolicyRun policies(records, own, trace_.info(), options_.layers, options_.seed, files_);
-    for (const int layer : options_.layers) {
-      if (!policies.needs_survey()) break;
-      const LayerTrace read = files_.layer(layer);
-      LayerWork work(read, backend_);
-      policies.survey(work);
-    }
-    policies.finish_survey();
-    std::vector<std::vector<MemoryModel>> models(records.size());
-    for (auto& of_record : models) of_record.resize(own.size());
-    for (const int layer : options_.layers) {
-      const LayerTrace read = files_.layer(layer);
-      LayerWork work(read, backend_);
-      const LayerKept kept = policies.select(work);
-      for (size_t r = 0; r < records.size(); ++r)
-        for (size_t b = 0; b < own.size(); ++b)
-          add_to_memory(work, *kept[r][b], records[r].settings, options_.element_bytes, {},
-                        models[r][b]);
-    }
-    std::vector<std::vector<MemoryUse>> used(records.size());
+  policies.finish_survey();
+  Table<MemoryModel> models(std::ssize(records), std::ssize(own));
+  for (const int layer : options.layers) {
+    const LayerTrace read = files.layer(layer);
+    LayerWork work(read, backend);
+    const LayerKept kept = policies.select(work);
     for (size_t r = 0; r < records.size(); ++r)
-      for (const MemoryModel& model : models[r]) used[r].push_back(model.use());
-    return used;
+      for (size_t b = 0; b < own.size(); ++b)
+        add_to_memory(work, *kept[r][b], records[r].settings, options.element_bytes, {},
+                      models(r, b));
   }
-
- private:
-  const TraceReader& trace_;
-  const StudyOptions& options_;
-  Backend& backend_;
-  TraceFiles files_;
-};
+  std::vector<std::vector<MemoryUse>> used(records.size());
+  for (size_t r = 0; r < records.size(); ++r)
+    for (const MemoryModel& model : models.row(r)) used[r].push_back(model.use());
+  return used;
+}
 
 /// Budgets in entries between the ends of gaps, these included.
 std::vector<Budget> between(const std::vector<Range>& gaps) {
@@ -85,7 +66,7 @@ std::vector<Budget> between(const std::vector<Range>& gaps) {
 const std::vector<std::string>& byte_forms() {
   static const std::vector<std::string> names = [] {
     std::vector<std::string> all;
-    for (const auto& [name, of] : forms()) all.push_back(name);
+    for (const auto& [name, of] : kForms) all.emplace_back(name);
     return all;
   }();
   return names;
@@ -95,12 +76,13 @@ std::vector<std::string> make_bytes_equal(const TraceReader& trace, Backend& bac
                                           StudyOptions& options) {
   if (options.equal_bytes.empty()) return {};
   const Form of =
-      std::ranges::find(forms(), options.equal_bytes, &std::pair<std::string, Form>::first)->second;
+      std::ranges::find(kForms, options.equal_bytes, &std::pair<const char*, Form>::first)->second;
   const int64_t n = trace.info().prompt_len;
   take_doubles_out(options, n);
   StudyOptions planned = options;
   planned.layers = plan_study(trace, options).options.layers;
-  Holding holding(trace, planned, backend);
+  TraceFiles files(trace);
+  files.read_probes(observing_probes(planned.records, trace.info()));
   std::vector<Record> tried = options.records;
   // The largest budget known to fit, and the least known not to, for each record and target.
   std::vector<std::vector<Range>> gaps(tried.size(),
@@ -113,7 +95,7 @@ std::vector<std::string> make_bytes_equal(const TraceReader& trace, Backend& bac
       most = std::max(most, tried[r].own_budgets.size());
     }
     for (Record& record : tried) record.own_budgets.resize(most, record.own_budgets.back());
-    const auto used = holding.of(tried);
+    const auto used = held_by(tried, files, trace.info(), planned, backend);
     for (size_t r = 0; r < tried.size(); ++r)
       for (size_t t = 0; t < gaps[r].size(); ++t)
         for (size_t b = 0; b < most; ++b) {

@@ -6,7 +6,7 @@
 #include "analysis/dataset.hpp"
 #include "analysis/measure.hpp"
 #include "analysis/ranking.hpp"
-#include "io/results.hpp"
+#include "io/side_files.hpp"
 #include "run/study/study.hpp"
 #include "sim/policy/prepared_record.hpp"
 #include "sim/policy/presets.hpp"

@@ -8,7 +8,7 @@
 #include <future>
 #include <nlohmann/json.hpp>
 
-#include "analysis/output_norms.hpp"
+#include "analysis/measure.hpp"
 #include "io/side_files.hpp"
 #include "kvsim_version.hpp"
 

@@ -1,10 +1,11 @@
 #pragma once
+#include <mutex>
 #include <nlohmann/json_fwd.hpp>
 
 #include "analysis/dataset.hpp"
 #include "analysis/measure.hpp"
+#include "io/side_files.hpp"
 #include "io/trace_reader.hpp"
-#include "run/trace/trace_files.hpp"
 #include "sim/backend/cuda_backend.hpp"
 #include "sim/policy/policy_run.hpp"
 #include "sim/policy/record.hpp"
@@ -12,6 +13,38 @@
 #include "sim/stages/kind.hpp"
 
 namespace kvsim {
+
+/// Reader of a run's trace and of files that records name, by one thread at a time, as the
+/// HDF5 library wants it: layers are read ahead while records ask for their files.
+class TraceFiles : public SideFiles {
+ public:
+  /// The reader must outlive this.
+  explicit TraceFiles(const TraceReader& trace) : trace_(trace) {}
+
+  /// Layers are read with these probes from now on.
+  void read_probes(std::set<int> probes) { probes_ = std::move(probes); }
+  LayerTrace layer(int layer) const {
+    const std::lock_guard lock(access_);
+    return trace_.read_layer(layer, false, probes_);
+  }
+  Table<double> scores(const std::string& path, int layer, int64_t owners,
+                       int64_t entries) const override {
+    const std::lock_guard lock(access_);
+    return read_scores(scores_file(path, trace_.info().path), layer, owners, entries);
+  }
+  Table<double> table(const std::string& path, int64_t rows, int64_t columns) const override {
+    return read_table(path, rows, columns);
+  }
+  std::vector<std::string> token_text() const override {
+    const std::lock_guard lock(access_);
+    return trace_.token_text();
+  }
+
+ private:
+  const TraceReader& trace_;
+  std::set<int> probes_;
+  mutable std::mutex access_;
+};
 
 /// Plan of a study: options and a trace put together, before any layer is read.
 struct StudyPlan {

@@ -3,7 +3,6 @@
 #include "analysis/dataset.hpp"
 #include "analysis/formulas.hpp"
 #include "run/study/study.hpp"
-#include "run/trace/trace_files.hpp"
 #include "sim/policy/policy_run.hpp"
 #include "sim/policy/presets.hpp"
 #include "sim/stages/indicator/indicator.hpp"
@@ -168,20 +167,16 @@ std::string indicators_that_move_queries() {
   return names;
 }
 
-bool every_layer_rotates(const TraceInfo& info) {
-  return std::ranges::all_of(info.layers,
-                             [&](int layer) { return info.rotation(layer).pairs() > 0; });
-}
-
 std::vector<TraceUse> optional_uses(const TraceReader& trace) {
   const TraceInfo& info = trace.info();
   const auto use = [](const std::string& name, bool there, const char* dataset) {
     return TraceUse{name, there, std::string(there ? "" : "no ") + dataset};
   };
+  const bool rotates = std::ranges::all_of(
+      info.layers, [&](int layer) { return info.rotation(layer).pairs() > 0; });
   return {use("keep rates and bias", !info.spans.empty(), "spans"),
           use("residual error", info.has_residual_norm, "residual_norm"),
-          use("positions=cache" + indicators_that_move_queries(), every_layer_rotates(info),
-              "rope/inv_freq"),
+          use("positions=cache" + indicators_that_move_queries(), rotates, "rope/inv_freq"),
           use("verify", !info.check_position.empty(), "recorded outputs")};
 }
 

@@ -1,4 +1,4 @@
-#include "analysis/output_norms.hpp"
+#include "analysis/measure.hpp"
 #include "analysis/ranking.hpp"
 #include "analysis/statistics.hpp"
 #include "run/study/study.hpp"

@@ -3,7 +3,6 @@
 #include <nlohmann/json.hpp>
 
 #include "io/hdf5.hpp"
-#include "io/results.hpp"
 #include "io/side_files.hpp"
 #include "kvsim_version.hpp"
 #include "run/study/study.hpp"

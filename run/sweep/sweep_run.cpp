@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "io/hdf5.hpp"
-#include "io/results.hpp"
+#include "io/side_files.hpp"
 #include "io/temporary_file.hpp"
 #include "run/study/study.hpp"
 #include "run/sweep/sweep.hpp"

@@ -1,6 +1,6 @@
 #include <catch2/catch.hpp>
 
-#include "io/results.hpp"
+#include "io/side_files.hpp"
 #include "tests/io/trace_fixture.hpp"
 
 using namespace kvsim;

@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "io/results.hpp"
+#include "io/side_files.hpp"
 #include "tests/io/trace_fixture.hpp"
 #include "tests/support/results.hpp"
 

@@ -14,7 +14,7 @@
 #include <stdexcept>
 #include <thread>
 
-#include "io/results.hpp"
+#include "io/side_files.hpp"
 #include "tests/io/trace_fixture.hpp"
 #include "tests/support/paths.hpp"
 #include "tests/support/results.hpp"

@@ -2,7 +2,7 @@
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
-#include "io/results.hpp"
+#include "io/side_files.hpp"
 #include "tests/support/study_case.hpp"
 
 using namespace kvsim;

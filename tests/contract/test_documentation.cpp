@@ -17,7 +17,6 @@
 #include "analysis/dataset.hpp"
 #include "analysis/measure.hpp"
 #include "cli/command.hpp"
-#include "cli/package.hpp"
 #include "sim/policy/presets.hpp"
 #include "sim/stages/kind.hpp"
 #include "tests/contract/tree.hpp"

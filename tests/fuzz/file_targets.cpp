@@ -7,7 +7,6 @@
 
 #include "analysis/dataset.hpp"
 #include "cli/command.hpp"
-#include "io/results.hpp"
 #include "io/side_files.hpp"
 #include "io/trace_reader.hpp"
 #include "run/sweep/sweep.hpp"

@@ -2,7 +2,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "io/results.hpp"
+#include "io/side_files.hpp"
 #include "io/trace_reader.hpp"
 #include "run/study/study.hpp"
 #include "tests/support/paths.hpp"

@@ -6,7 +6,7 @@
 #include <limits>
 #include <numeric>
 
-#include "io/results.hpp"
+#include "io/side_files.hpp"
 #include "tests/io/trace_fixture.hpp"
 #include "tests/support/results.hpp"
 

@@ -2,6 +2,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "io/side_files.hpp"
 #include "io/trace_reader.hpp"
 #include "tests/io/trace_fixture.hpp"
 #include "tests/support/paths.hpp"

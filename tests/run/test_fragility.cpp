@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 
-#include "io/results.hpp"
+#include "io/side_files.hpp"
 #include "run/explain/explain.hpp"
 #include "tests/io/trace_fixture.hpp"
 

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "io/results.hpp"
+#include "io/side_files.hpp"
 #include "run/sweep/sweep.hpp"
 #include "tests/io/trace_fixture.hpp"
 #include "tests/support/results.hpp"

@@ -4,7 +4,7 @@
 
 #include "analysis/dataset.hpp"
 #include "analysis/formulas.hpp"
-#include "analysis/output_norms.hpp"
+#include "analysis/measure.hpp"
 #include "analysis/statistics.hpp"
 #include "tests/support/study_case.hpp"
 

@@ -4,7 +4,6 @@
 
 #include "analysis/formulas.hpp"
 #include "analysis/measure.hpp"
-#include "analysis/output_norms.hpp"
 #include "sim/core/numbers.hpp"
 #include "sim/replay/slots.hpp"
 #include "tests/reference/reference.hpp"
