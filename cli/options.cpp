@@ -2,6 +2,7 @@
 
 #include <boost/algorithm/string.hpp>
 #include <charconv>
+#include <nlohmann/json.hpp>
 
 #include "analysis/dataset.hpp"
 #include "analysis/measure.hpp"
