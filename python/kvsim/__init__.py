@@ -11,8 +11,7 @@ show a bar (True), none (False), or one on a terminal and in notebooks (None). O
 of one that you hold, or its processor; of one that is loaded by name `device` and `model_dtype` say how it
 computes.
 
-What is heavy is imported when it is used: the command line must start at once.
-"""
+What is heavy is imported when it is used: the command line must start at once."""
 
 import importlib
 import importlib.util

@@ -84,8 +84,7 @@ def replay(trace: str | PathLike | Trace, policies: PolicyLike | Iterable[Policy
 
     Raises:
         Error: with the one line that the program says; :class:`UsageError` for an unknown policy
-            and the like, :class:`DataError` for a bad trace.
-    """
+            and the like, :class:`DataError` for a bad trace."""
     chosen = as_policies(policies)
     if policies is not None and not chosen:
         raise UsageError("policies: found none, expected at least one, such as snapkv")
@@ -131,8 +130,7 @@ def sweep(config: str | PathLike | Mapping[str, Any], out: str | PathLike, *,
         traces: instead of those that `config` names.
 
     Returns:
-        One dataset per trace and seed, in the order of their names.
-    """
+        One dataset per trace and seed, in the order of their names."""
     words = ["-o", out, "-q", *options(backend=backend, threads=threads, overwrite=overwrite)]
     chosen = [str(Path(one)) for one in traces]
     with exchange() as folder:
@@ -186,8 +184,7 @@ def verify(trace: str | PathLike | Trace, *, tolerance: float | None = None,
     Raises:
         VerificationError: when a layer differs by more than `tolerance` (1e-4 if everything is
             float32, else 1e-2).
-        DataError: when the trace stores no outputs.
-    """
+        DataError: when the trace stores no outputs."""
     found = json.loads(run(["verify", trace, "--json", *options(tolerance=tolerance, layers=_layers(layers))]))
     return pandas.DataFrame(found["layers"]).set_index("layer")
 
@@ -198,8 +195,7 @@ def synth(out: str | PathLike, *, overwrite: bool = False, **given: Any) -> Trac
     Args:
         out: the file.
         given: options of ``kvsim synth``: prompt, steps, num_layers, heads, kv_heads, head_dim,
-            value_dim, hidden, dtype, queries, spans, softcap, sliding_window, sink, seed.
-    """
+            value_dim, hidden, dtype, queries, spans, softcap, sliding_window, sink, seed."""
     run(["synth", "-o", out, *options(overwrite=overwrite, **given)])
     return Trace(out)
 

@@ -20,8 +20,7 @@ def parse_budget(typed: object, where: str = "--budget") -> tuple[float, bool]:
 def budget_text(typed: object, where: str = "--budget") -> str:
     """
     >>> [budget_text(one) for one in (".2", "0.20", "20%", "100%", "0512")]
-    ['0.2', '0.2', '0.2', '1.0', '512']
-    """
+    ['0.2', '0.2', '0.2', '1.0', '512']"""
     value, is_count = parse_budget(typed, where)
     return str(int(value)) if is_count else f"{Decimal(repr(value)):f}"
 

@@ -48,8 +48,7 @@ def least_bytes(results: xarray.Dataset, loop: xarray.Dataset, loss: float) -> p
         loss: mean KL divergence from the full cache's next-token distribution, nats.
 
     Returns:
-        bytes, a row per policy of the loop and a column per form; NaN where no budget comes so low.
-    """
+        bytes, a row per policy of the loop and a column per form; NaN where no budget comes so low."""
     if isinstance(loss, bool) or not isinstance(loss, (int, float)) or not 0 < loss < math.inf:
         raise UsageError(f"loss: found {loss!r:.60}, expected nats, more than 0")
     labels = [str(one) for one in loop.budget_label.values]

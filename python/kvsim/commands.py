@@ -40,8 +40,7 @@ def python_with(modules: Iterable[str]) -> str | None:
         return sys.executable
     if os.environ.get("KVSIM_PYTHON") or PACKAGED:
         return None
-    for one in (*(str(cache_folder() / venv / "bin" / "python") for venv in ("plots", "torch")),
-                "python3"):
+    for one in (*(str(cache_folder() / venv / "bin" / "python") for venv in ("plots", "torch")), "python3"):
         try:
             if subprocess.run([one, "-c", CHECK, *modules], env=environment(), check=False,
                               capture_output=True).returncode == 0:
@@ -56,8 +55,7 @@ def advice(modules: Sequence[str]) -> str:
     if PACKAGED:
         return "pip install 'kvsim[capture,search]'"
     if {"torch", "transformers", "kvpress"}.intersection(modules):
-        return ("~/.cache/kvsim/plots/bin/pip install -r data/requirements.txt; KVSIM_PYTHON names "
-                "another Python")
+        return ("~/.cache/kvsim/plots/bin/pip install -r data/requirements.txt; KVSIM_PYTHON names another Python")
     return "scripts/quickstart.sh sets one up; KVSIM_PYTHON names another"
 
 

@@ -1,8 +1,7 @@
 """Caches that hold no more than what was kept, and dropped entries that stay and are masked.
 
 kvpress masks entry e of KV head h where a module's `masked_key_indices` = (batch, h, e) say so.
-Its patched attention functions put a key there that no query sees.
-"""
+Its patched attention functions put a key there that no query sees."""
 
 import weakref
 from collections.abc import Mapping
@@ -32,8 +31,7 @@ class CompactCache(DynamicCache):
     >>> cache.nbytes
 
     Args:
-        model: which will run with it.
-    """
+        model: which will run with it."""
 
     def __init__(self, model: Any):
         super().__init__(config=model.config)
@@ -104,8 +102,7 @@ def compress(cache: Any, masks: Masks, model: Any) -> None:
     Args:
         cache: of a prompt of n tokens, just run.
         masks: bool [Hkv, n] on the model's device; other layers keep everything.
-        model: whose attention modules get `masked_key_indices`.
-    """
+        model: whose attention modules get `masked_key_indices`."""
     modules = find_attention_layers(model)
     for one in modules.values():
         one.attention.masked_key_indices = None

@@ -166,8 +166,7 @@ def compare(a: str, b: str, results: Datasets, *, metrics: str | Iterable[str] |
 
     Returns:
         A row per measure and budget: `a` and `b`, their ratio or difference with interval and chance,
-        what A holds over what B holds, and whether they differ after Holm's correction.
-    """
+        what A holds over what B holds, and whether they differ after Holm's correction."""
     from .plots import statistics
 
     given = several(results)

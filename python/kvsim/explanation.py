@@ -60,8 +60,7 @@ def explain(results: xarray.Dataset | str | PathLike, trace: str | PathLike | Tr
         budget: as it was given to `replay`.
         layer: the model's number of it.
         step: position of the later query.
-        top: tokens to list.
-    """
+        top: tokens to list."""
     with exchange() as folder:
         words = ["explain", as_file(results, folder), "--json", *options(
             policy=policy or None, budget=budget, layer=layer, step=step, top=top)]

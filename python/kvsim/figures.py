@@ -45,8 +45,7 @@ def plot(results: Datasets, out: str | PathLike | None = None, *,
         width: "column" or "page" of a paper with two columns; None: 7.2 inches.
 
     Returns:
-        The paths of all files; in a notebook the figures themselves.
-    """
+        The paths of all files; in a notebook the figures themselves."""
     figures = Figures()
     if out is None:
         out, formats = tempfile.mkdtemp(prefix="kvsim-figures-"), formats or "png"
@@ -77,8 +76,7 @@ def report(results: Datasets, out: str | PathLike, *,
             found may be among them, and then leads the page.
         out: the page.
         trace: traces of the results; by default those that they name. Without one the page has no
-            texts.
-    """
+            texts."""
     given = several(results)
     traces = list(map(str, several(trace)))
     for one in given if trace is None else ():

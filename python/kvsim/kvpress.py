@@ -3,8 +3,7 @@
 A press expects an attention module and hidden states. It gets a module whose projections cut
 queries, keys and values out of "hidden states" that hold exactly these, before their rotation
 where the trace knows it. What a trace does not hold is NaN there, so that a press that looks at it
-is found out instead of being given something else.
-"""
+is found out instead of being given something else."""
 
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -64,15 +63,13 @@ class _Stage:
 
     def _rotary(self, _: Any, positions: "torch.Tensor") -> "tuple[torch.Tensor, torch.Tensor]":
         if self.layer.inv_freq is None:
-            raise UsageError("the press needs the model's rotation, which the trace does not hold "
-                             "(rope/inv_freq)")
+            raise UsageError("the press needs the model's rotation, which the trace does not hold (rope/inv_freq)")
         return self._angles(positions)
 
     def module(self, attentions: bool) -> SimpleNamespace:
         """The part that presses read of an attention module of transformers."""
         layer, width = self.layer, self.layer.values.shape[2]
-        ends = np.cumsum([0, self.heads * self.dim, self.kv_heads * self.dim,
-                          self.kv_heads * width])
+        ends = np.cumsum([0, self.heads * self.dim, self.kv_heads * self.dim, self.kv_heads * width])
         cut = [lambda hidden, a=a, b=b: hidden[..., a:b] for a, b in zip(ends, ends[1:])]
         weight = _tensor(layer.wo).reshape(self.heads * width, -1).T
         config = SimpleNamespace(num_attention_heads=self.heads, num_key_value_heads=self.kv_heads,
@@ -148,11 +145,9 @@ def from_kvpress(press: Any, *, name: str | None = None, **keys: object) -> Poli
         keys: of the record, as for :class:`kvsim.Policy`.
 
     Raises:
-        UsageError: when it has no scores of its own, or looks at something that no trace holds.
-    """
+        UsageError: when it has no scores of its own, or looks at something that no trace holds."""
     if not callable(getattr(press, "score", None)):
         inner = getattr(press, "press", None)
         hint = f"; give the press inside, {type(inner).__name__}" if inner is not None else ""
-        raise UsageError(f"{type(press).__name__}: has no method score, so there are no scores to "
-                         f"replay{hint}")
+        raise UsageError(f"{type(press).__name__}: has no method score, so there are no scores to replay{hint}")
     return Policy(Press(press), name=name, **{"rounding": "kvpress", **keys})

@@ -1,8 +1,7 @@
 """`press`: any policy that compresses once after the prompt, live, as a press of kvpress.
 
 The prefill is recorded as `capture` does it, into a temporary trace. The program chooses what is
-kept, by `replay`, and the cache is compressed before the model's forward returns.
-"""
+kept, by `replay`, and the cache is compressed before the model's forward returns."""
 
 from __future__ import annotations
 
@@ -54,8 +53,7 @@ def _check(policy: Policy, described: dict, tokenizer: Any) -> None:
         raise UsageError(f"{policy.record}: found granularity={cells['granularity']}, expected kv: "
                          "caches hold one set of entries for a KV head")
     if later:
-        raise UsageError(f"{policy.record}: needs {later[0]}, which come after the cache is "
-                         "compressed")
+        raise UsageError(f"{policy.record}: needs {later[0]}, which come after the cache is compressed")
     if cells.get("probe", "none") != "none" and tokenizer is None:
         raise UsageError(f"{policy.record}: reads the prompt again (probe={cells['probe']}); give "
                          "the model's tokenizer, kvsim.press(..., tokenizer=tokenizer)")
@@ -65,8 +63,7 @@ class _PromptRecorder(Recorder):
     """Listens to a prefill of n tokens and writes every layer.
 
     A trace has at least one later step. Here the last token, a second time, stands in for it.
-    No policy that a press takes looks at it.
-    """
+    No policy that a press takes looks at it."""
 
     def __init__(self, model: Any, n: int, writer: TraceWriter):
         super().__init__(model, sorted(find_attention_layers(model)),
@@ -75,8 +72,7 @@ class _PromptRecorder(Recorder):
 
     def _describe(self, *arguments, **options) -> dict:
         layer = super()._describe(*arguments, **options)
-        return layer | {name: np.concatenate([layer[name], layer[name][:, -1:]], axis=1)
-                        for name in ("keys", "values")}
+        return layer | {name: np.concatenate([layer[name], layer[name][:, -1:]], axis=1) for name in ("keys", "values")}
 
 
 class _Prefill:
@@ -112,8 +108,7 @@ class _Prefill:
         if press.probe is not None:
             probes = make_probes(self.loaded, [press.probe], self.ids, False, no_progress)
             try:
-                record_probes(self.loaded, sorted(self.recorder.wanted), self.ids, probes,
-                              self.writer, no_progress)
+                record_probes(self.loaded, sorted(self.recorder.wanted), self.ids, probes, self.writer, no_progress)
             finally:
                 self.model.set_attn_implementation(self.own)
         self.writer.amend(source={"tool": "kvsim.press"}, rotations=find_rotations(
@@ -155,8 +150,7 @@ class LivePress(BasePress):
 
     Raises:
         UsageError: for policies that compress again later, merge, round or move entries, keep sets
-            for single query heads, or know the future.
-    """
+            for single query heads, or know the future."""
 
     def __init__(self, policy: PolicyLike, compression_ratio: float = 0.5, *, tokenizer: Any = None,
                  dtype: str = "float16", seed: int | None = None, threads: int | None = None):
@@ -192,8 +186,7 @@ class LivePress(BasePress):
         """While the block lasts, every prompt that the model runs is compressed after its prefill.
 
         A prompt is a forward over an empty cache. Later tokens run as they are, one by one; several
-        at once, as of a prompt in chunks, are refused.
-        """
+        at once, as of a prompt in chunks, are refused."""
         body = getattr(model, "model", model)
         body = getattr(body, "language_model", body)
         hooks = [body.register_forward_pre_hook(lambda _, args, kwargs: self._begin(model, args, kwargs),
@@ -236,8 +229,7 @@ class LivePress(BasePress):
             return
         check_cache(cache)   # first: with a cache of fixed size generate gives a mask of its free places
         if isinstance(mask, torch.Tensor) and not bool(mask.all()):
-            raise UsageError("attention_mask: found hidden tokens, expected a prompt without "
-                             "padding")
+            raise UsageError("attention_mask: found hidden tokens, expected a prompt without padding")
         self._prefill = _Prefill(self, model, None if ids is None else ids[0], n)
         with in_words_of_python():
             self._prefill.listen()
@@ -251,13 +243,11 @@ class LivePress(BasePress):
         try:
             prefill.hearing.close()
             if cache is None:
-                raise UsageError("the model ran without a cache, so that nothing can be "
-                                 "compressed: use_cache=True")
+                raise UsageError("the model ran without a cache, so that nothing can be compressed: use_cache=True")
             with in_words_of_python():
                 self.kept = prefill.choose()
             device = cache.layers[0].keys.device
-            compress(cache, {layer: torch.from_numpy(kept).to(device)
-                             for layer, kept in self.kept.items()}, model)
+            compress(cache, {layer: torch.from_numpy(kept).to(device) for layer, kept in self.kept.items()}, model)
             self._compressed = weakref.ref(cache), prefill.n
         finally:
             self._choosing = False

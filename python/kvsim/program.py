@@ -1,8 +1,7 @@
 """Runs the program `kvsim`: its errors become exceptions, its progress a bar.
 
 The program is a process of its own, so that Python's lock is free while it works and Ctrl-C ends it
-cleanly; the results come back through the file that it writes.
-"""
+cleanly; the results come back through the file that it writes."""
 
 import contextlib
 import inspect
@@ -141,8 +140,7 @@ def run(arguments: Sequence[str | os.PathLike], progress: bool | None = None) ->
     """Runs a command to its end and returns what it printed.
 
     `progress`: show a bar (True), none (False), or one where somebody looks (None). Raises Error
-    with the program's line; notes become warnings of the kind KvsimWarning.
-    """
+    with the program's line; notes become warnings of the kind KvsimWarning."""
     variables = environment()
     if arguments[0] not in COMMANDS:   # a command of the package finds its Python by itself
         variables.setdefault("KVSIM_PYTHON", sys.executable)
@@ -214,8 +212,7 @@ def options(**given: object) -> list[str]:
     """Keyword arguments as options of a command: None and False are left out, lists repeat.
 
     >>> options(wo_steps=16, save_keep=True, metric=["risk", "drift"], seed=None)
-    ['--wo-steps=16', '--save-keep', '--metric=risk', '--metric=drift']
-    """
+    ['--wo-steps=16', '--save-keep', '--metric=risk', '--metric=drift']"""
     words = []
     for name, value in given.items():
         option = "--" + name.rstrip("_").replace("_", "-")

@@ -55,8 +55,7 @@ class Summary(pandas.DataFrame):
         Args:
             buf: a file to write; without it the text is returned.
             caption, label: with either of them the table floats.
-            digits: after the point.
-        """
+            digits: after the point."""
         from .table_text import table_text
 
         table = shown(self, digits).reset_index()

@@ -3,8 +3,7 @@
 They take the way of the preset `external`: every other stage of the policy, every budget and every
 measure is the program's own, which finds the scores in the folder of its option --scores. For
 `--policy python:FILE.py:FUNCTION` it hands over to the command `score` here; `kvsim.replay` does the
-same for functions that it is given. The file of scores says what computed them.
-"""
+same for functions that it is given. The file of scores says what computed them."""
 
 import contextlib
 import hashlib
@@ -41,8 +40,7 @@ def function_name(function: ScoreFunction) -> str:
     """Name of a function in records and figures."""
     name = getattr(function, "__name__", type(function).__name__)
     if not name.isidentifier():
-        raise UsageError(f"{name}: a function without a name; give one: "
-                         "kvsim.Policy(function, name=...)")
+        raise UsageError(f"{name}: a function without a name; give one: kvsim.Policy(function, name=...)")
     return name
 
 
@@ -91,8 +89,7 @@ def score_layer(function: ScoreFunction, name: str, layer: Layer) -> np.ndarray:
     except Error:
         raise
     except (Exception, SystemExit) as error:   # sys.exit would end the command without a word
-        raise Error(f"{where(function, error)}: {name}(layer {layer.index}): "
-                    f"{_said(error)}") from error
+        raise Error(f"{where(function, error)}: {name}(layer {layer.index}): {_said(error)}") from error
     entries = layer.keys.shape[1]
     called = f"{where(function)}: {name}(layer {layer.index})"
     shapes = dict.fromkeys(((layer.keys.shape[0], entries), (layer.queries.shape[0], entries)))

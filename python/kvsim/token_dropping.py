@@ -1,7 +1,6 @@
 """`drop_tokens`: a policy as the function that LMCache's SDK edits a cached prompt with (docs/engines.md).
 
-The tensors become a temporary trace, the program chooses by `replay`, and what it keeps is gathered.
-"""
+The tensors become a temporary trace, the program chooses by `replay`, and what it keeps is gathered."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -42,8 +41,7 @@ class TokenDropper:
     Raises:
         UsageError: for policies that look at more than queries, keys and values of the prompt,
             compress again later, merge or round; when called, where layers or heads would keep
-            different tokens.
-    """
+            different tokens."""
 
     def __init__(self, policy: PolicyLike, keep: float = 0.5, *, kv_heads: int | None = None, inv_freq: Any = None,
                  rope_pairs: Literal["halves", "neighbours"] = "halves", attention: Mapping | None = None,
@@ -58,8 +56,7 @@ class TokenDropper:
                 raise UsageError(f"inv_freq: found shape {list(frequencies.shape)}, expected [r] finite numbers")
             self.rotation = Rotation(tuple(frequencies.tolist()), LAYOUTS[rope_pairs])
         if isinstance(keep, bool) or not isinstance(keep, (int, float)) or not 0 < keep <= 1:
-            raise UsageError(f"keep: found {keep!r:.60}, expected 0 < keep <= 1, the share of tokens "
-                             "that is kept")
+            raise UsageError(f"keep: found {keep!r:.60}, expected 0 < keep <= 1, the share of tokens that is kept")
         self.keep, self.kv_heads, self.attention = float(keep), kv_heads, attention
         self.seed, self.threads = seed, threads
         check_static(self.policy.record, described(self.policy.record)["cells"] | {"positions": "absolute"},
@@ -94,8 +91,7 @@ class TokenDropper:
                                  "(lmcache.mp.q.sw_size_tokens)")
             query_positions = range(n - rows, n)
         if len(query_positions) != rows:
-            raise UsageError(f"query_positions: found {len(query_positions)}, expected one for each of "
-                             f"{rows} queries")
+            raise UsageError(f"query_positions: found {len(query_positions)}, expected one for each of {rows} queries")
         sets, = self._sets(kv, queries, query_positions, token_ids, [self.keep])
         kept = np.flatnonzero(self._one_set(sets))
         if not len(kept):

@@ -14,8 +14,7 @@ from .errors import DataError
 from .hdf5_file import open_hdf5, reads_file, refuse_links, scalar
 from .kvtrace.writer import PathNorm
 
-SIZES = ("prompt_len", "total_len", "num_layers", "num_query_heads", "num_kv_heads", "head_dim",
-         "hidden_size")
+SIZES = ("prompt_len", "total_len", "num_layers", "num_query_heads", "num_kv_heads", "head_dim", "hidden_size")
 
 
 class Span(NamedTuple):
@@ -31,8 +30,7 @@ class Layer:
     """Inputs of one attention layer. Arrays are views of the file, in the type it stores.
 
     Hq query heads read Hkv KV heads (query head h reads h // group_size); of N positions M have
-    their query stored. bfloat16, which NumPy does not know, becomes float32.
-    """
+    their query stored. bfloat16, which NumPy does not know, becomes float32."""
 
     index: int
     queries: np.ndarray  #: [Hq, M, d], rotated, as they enter the softmax
@@ -57,10 +55,8 @@ class Layer:
     attention_factor: float = 1.0       #: of the rotation: the model multiplies what it rotates by it
 
     def __repr__(self) -> str:
-        shapes = ", ".join(f"{name} {list(getattr(self, name).shape)}"
-                           for name in ("queries", "keys", "values", "wo"))
-        return (f"<kvsim.Layer {self.index}: {self.prompt_len} prompt tokens of "
-                f"{self.keys.shape[1]}, {shapes}>")
+        shapes = ", ".join(f"{name} {list(getattr(self, name).shape)}" for name in ("queries", "keys", "values", "wo"))
+        return (f"<kvsim.Layer {self.index}: {self.prompt_len} prompt tokens of {self.keys.shape[1]}, {shapes}>")
 
     @property
     def positions(self) -> np.ndarray:
@@ -93,8 +89,7 @@ class Layer:
     def attention(self, last: int | None = None) -> np.ndarray:
         """Attention of the last `last` stored queries (all): float32 [Hq, last, keys].
 
-        Softmax over the keys that each query sees, soft cap, window and sink included.
-        """
+        Softmax over the keys that each query sees, soft cap, window and sink included."""
         first = 0 if last is None else max(0, len(self.query_positions) - last)
         at = self.query_positions[first:, None]
         seen = self.positions <= at
@@ -123,8 +118,7 @@ class Trace:
 
     >>> trace = Trace("data/sample.h5")
     >>> trace.layer(5).keys.shape
-    (3, 639, 64)
-    """
+    (3, 639, 64)"""
 
     path: Path
     model: str
@@ -208,8 +202,7 @@ class Trace:
     def layer(self, index: int) -> Layer:
         """One layer, by the model's number of it."""
         if index not in self.layers:
-            raise DataError(f"{self.path}: no layer {index}; the trace has "
-                            + ", ".join(map(str, self.layers)))
+            raise DataError(f"{self.path}: no layer {index}; the trace has " + ", ".join(map(str, self.layers)))
         group = self._file[f"layers/{index}"]
         heads, stored = self.num_query_heads, len(self.query_positions)
         def optional(name: str, shape: tuple) -> np.ndarray | None:
@@ -257,8 +250,7 @@ class Trace:
         if dataset.ndim != len(shape) or any(
             wanted is not None and found != wanted for found, wanted in zip(dataset.shape, shape)):
             wanted = ", ".join("any" if one is None else str(one) for one in shape)
-            raise DataError(f"{self.path}: {name}: wrong shape: found {list(dataset.shape)}, "
-                            f"expected [{wanted}]")
+            raise DataError(f"{self.path}: {name}: wrong shape: found {list(dataset.shape)}, expected [{wanted}]")
         begin = dataset.id.get_offset()
         bits = dataset.attrs.get("encoding") in ("bfloat16", b"bfloat16")
         if begin is None or dataset.external:

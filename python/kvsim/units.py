@@ -3,8 +3,7 @@ work among processes, and end with the same bytes.
 
 A unit is a measurement, an answer, a text. A small one is a line of a file that grows (`Lines`), a large one has
 files of its own (`whole_file`). Both are there complete or not at all: what is there is finished, and is not
-done again. Locks end with the process that holds them, however it ends.
-"""
+done again. Locks end with the process that holds them, however it ends."""
 
 import contextlib
 import fcntl

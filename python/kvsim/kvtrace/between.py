@@ -2,8 +2,7 @@
 before or behind the output projection, a multiplier.
 
 No list of families says so. The modules that the layer's vectors went through are asked what they
-make of a vector of ones, and whatever is found must give the model's own numbers.
-"""
+make of a vector of ones, and whatever is found must give the model's own numbers."""
 
 import functools
 import operator
@@ -56,8 +55,7 @@ def asked(module, width: int, like) -> tuple[np.ndarray, float | None] | None:
     return gain, eps
 
 
-def norm_of(modules: list, before: np.ndarray, after: np.ndarray, like,
-            tolerance: float) -> PathNorm | None:
+def norm_of(modules: list, before: np.ndarray, after: np.ndarray, like, tolerance: float) -> PathNorm | None:
     """Finds what makes `after` [R, width] of `before`: a norm among the modules, a multiplier, or both.
     None where nothing does that is known. Its roots are not set."""
     width, wide = before.shape[1], before.astype(np.float64)
@@ -74,8 +72,7 @@ def norm_of(modules: list, before: np.ndarray, after: np.ndarray, like,
     return None
 
 
-def between(real: Contribution, projection, names: tuple[str, str], positions, checks,
-            tolerance: float) -> dict:
+def between(real: Contribution, projection, names: tuple[str, str], positions, checks, tolerance: float) -> dict:
     """Finds what stands between in one layer, as arguments of TraceWriter.layer, or says what is unknown
     there.
 
@@ -84,8 +81,7 @@ def between(real: Contribution, projection, names: tuple[str, str], positions, c
         projection: the module of W_O.
         names: of the block and of the projection.
         positions, checks: [M], [R] positions of stored queries and of the rows of `real`.
-        tolerance: relative; above it two vectors are not the same.
-    """
+        tolerance: relative; above it two vectors are not the same."""
     block, name = names
     bias = getattr(projection, "bias", None)
     bias = None if bias is None else as_array(bias)

@@ -29,8 +29,7 @@ LATENT = ("kv_lora_rank", "qk_rope_head_dim")   # of an attention, in every fami
 class CaptureOptions:
     """Options of a capture. None for `layers` is all, for `queries` every query, for `steps` the default.
 
-    `record` holds further entries for the trace's `source`: file names, digests, the command.
-    """
+    `record` holds further entries for the trace's `source`: file names, digests, the command."""
 
     layers: list[int] | None = None
     queries: int | None = None
@@ -55,8 +54,7 @@ def no_progress(stage: str, done: int, total: int) -> None:
 
 def ranges(numbers: list[int]) -> str:
     """`0..3, 7` of ascending numbers."""
-    runs = [[one for _, one in run] for _, run in
-            itertools.groupby(enumerate(numbers), lambda one: one[1] - one[0])]
+    runs = [[one for _, one in run] for _, run in itertools.groupby(enumerate(numbers), lambda one: one[1] - one[0])]
     return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}..{run[-1]}" for run in runs)
 
 
@@ -95,9 +93,7 @@ def later_tokens(loaded: LoadedModel, conversation: Conversation | None, options
                            ignore_end=options.ignore_end)
     ids = ids + written
     if len(ids) <= prompt.prompt_len:
-        raise UsageError(
-            "no tokens after the compression point: give --steps, --answer or text after "
-            "<compress/>")
+        raise UsageError("no tokens after the compression point: give --steps, --answer or text after <compress/>")
     return ids, prompt, len(written)
 
 
@@ -124,14 +120,12 @@ def capture_trace(loaded: LoadedModel, conversation: Conversation | None, option
 
     `tokens`: what later_tokens() gave, when somebody has called it already. `keep_first`: the summary
     also has the FirstPass, with which a closed loop need not run the prompt again. `inputs` stand in
-    the place of a conversation.
-    """
+    the place of a conversation."""
     known = find_attention_layers(loaded.model)
     layers = sorted(known) if options.layers is None else options.layers
     for layer in layers:
         if layer not in known:
-            raise DataError(f"layer {layer}: the model's attention layers are "
-                            f"{ranges(sorted(known))}")
+            raise DataError(f"layer {layer}: the model's attention layers are {ranges(sorted(known))}")
     if inputs is not None and options.probes:
         raise UsageError("probes read the prompt's text again, which images and sounds have none of: "
                          "give inputs or probes")
@@ -149,8 +143,7 @@ def capture_trace(loaded: LoadedModel, conversation: Conversation | None, option
         left_out = other_layers(model) if options.layers is None else {}
         with TraceWriter(target, options.dtype, overwrite=True) as writer:
             writer.wider = options.wider
-            recorder = Recorder(model, layers, positions, checks, writer,
-                                functools.partial(progress, "recording"))
+            recorder = Recorder(model, layers, positions, checks, writer, functools.partial(progress, "recording"))
             writer.describe(
                 model=loaded.name, num_layers=loaded.num_layers, prompt_len=n, total_len=len(ids),
                 query_positions=positions, check_positions=checks, tokens=ids,

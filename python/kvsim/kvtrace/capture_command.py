@@ -114,8 +114,7 @@ def check(args: argparse.Namespace) -> int:
     loaded = load_model(args.check, args.gguf, args.model_dtype, args.device, args.threads)
     verdict = check_model(loaded, *check_tokens(loaded.tokenizer))
     for part, size in verdict.parts.items():
-        print(printable(f"{part}: differs from the model's own by {size:.2g}, "
-                        f"expected below {verdict.tolerance:g}"))
+        print(printable(f"{part}: differs from the model's own by {size:.2g}, expected below {verdict.tolerance:g}"))
     why = verdict.why()
     print(printable(f"{args.check}: {verdict.word}" + (f": {why}" if why else "")))
     return int(verdict.word in ("refused", "wrong"))

@@ -7,8 +7,7 @@ A model that carries more than keys and values from the prompt on (a convolution
 layer's state), or that counts positions by itself, gives other logits in that way even with
 everything kept. There prompt and later tokens run together each time, and only later queries miss
 what is dropped. As in a capture, the model's attention function is replaced in transformers'
-registry by one that calls it.
-"""
+registry by one that calls it."""
 
 import contextlib
 from collections.abc import Iterator
@@ -64,8 +63,7 @@ class ClosedLoop:
 
     `live` serves the LiveCaches. `first`: what a pass over these tokens has left already. `inputs`:
     images and sounds beside the prompt. A context manager: the model's own attention is back when it
-    ends.
-    """
+    ends."""
 
     def __init__(self, model, ids: list[int], prompt_len: int, live: LiveAttention | None = None,
                  first: FirstPass | None = None, inputs: Inputs | None = None):
@@ -157,8 +155,7 @@ class ClosedLoop:
             return torch.stack([served[row] for row in range(len(query))]), None
         prompt, positions, dropped = self._kept_of_prompt(layer, len(query))
         keys, values = (torch.cat(both, dim=2) for both in zip(prompt, later))
-        mask = self._mask(query, positions, dropped, later[0].shape[2],
-                          kwargs.get("sliding_window"))
+        mask = self._mask(query, positions, dropped, later[0].shape[2], kwargs.get("sliding_window"))
         output, weights = own(module, query, keys, values, mask, **kwargs)
         for row, found in served.items():
             output[row] = found
@@ -169,8 +166,7 @@ class ClosedLoop:
         layer, n = module.layer_idx, self.prompt_len
         kept = self.kept.get(layer)
         if kept is not None:
-            hidden = torch.zeros(*query.shape[:3], key.shape[2], dtype=torch.bool,
-                                 device=self.device)
+            hidden = torch.zeros(*query.shape[:3], key.shape[2], dtype=torch.bool, device=self.device)
             hidden[:, :, n:, :n] = ~kept.repeat_interleave(query.shape[1] // kept.shape[1], 1)[:, :, None]
             whole = torch.zeros(hidden.shape, dtype=query.dtype, device=self.device)
             if mask is None:   # causal, as transformers leaves it to the function
@@ -183,8 +179,7 @@ class ClosedLoop:
         output, weights = own(module, query, key, value, mask, **kwargs)
         if layer in self.prompt_queries:
             stored = [*self.live.prompt_queries, *range(n, query.shape[2])]
-            for row, found in self._served(
-                    layer, lambda row: (query[row][:, stored], key[row], value[row])).items():
+            for row, found in self._served(layer, lambda row: (query[row][:, stored], key[row], value[row])).items():
                 output[row, -len(found):] = found
         return output, weights
 
@@ -344,8 +339,7 @@ class ClosedLoop:
         default as many as the full cache's answer has.
 
         Tokens between prompt and answer run once; then the full cache's answer, token by token, and
-        where a cache would have written another one, its own answer.
-        """
+        where a cache would have written another one, its own answer."""
         forced, own = self.ids[None, self.prompt_len : begin], self.ids[None, begin:]
         with self._writing():
             logits = [self._forward(forced, sets, self.prompt_len, last=1)]
@@ -378,8 +372,7 @@ class ClosedLoop:
         finally:
             self.later, self.keeps_later = {}, False
 
-    def _write(self, written, sets: list[KeptSets | None], start: int, count: int,
-               ends: frozenset[int] = frozenset()):
+    def _write(self, written, sets: list[KeptSets | None], start: int, count: int, ends: frozenset[int] = frozenset()):
         """Goes on greedily after the tokens [B, 1] at position `start`: [B, count], or fewer where
         every row has one of `ends`."""
         while written.shape[1] < count:
@@ -394,14 +387,12 @@ class ClosedLoop:
         """Tokens that the full cache writes greedily behind all tokens, to one of `ends` or `longest` tokens."""
         with self._writing():
             logits = self._forward(self.ids[None, self.prompt_len :], [None], self.prompt_len, last=1)
-            return self._write(logits[:, -1].argmax(-1)[:, None], [None], len(self.ids), longest,
-                               ends)[0].tolist()
+            return self._write(logits[:, -1].argmax(-1)[:, None], [None], len(self.ids), longest, ends)[0].tolist()
 
     def generate(self, sets: list[KeptSets | None], count: int) -> np.ndarray:
         """Greedy tokens [B, count] after the prompt; the first comes from the prompt itself.
 
-        Live caches end with the trace's tokens and cannot be written with.
-        """
+        Live caches end with the trace's tokens and cannot be written with."""
         first = torch.full((len(sets), 1), self.first_token, device=self.device)
         with self._writing():
             return self._write(first, sets, self.prompt_len, count).cpu().numpy()

@@ -34,15 +34,11 @@ def parser() -> Parser:
     p = Parser(prog="kvsim closed-loop", description=__doc__)
     p.set_defaults(show=None)   # how callers from Python are told of progress
     add = p.add_argument_group("what to run").add_argument
-    add("trace", type=Path, metavar="TRACE.h5", nargs="?",
-        help="the trace of the results (where they say it is)")
+    add("trace", type=Path, metavar="TRACE.h5", nargs="?", help="the trace of the results (where they say it is)")
     add("results", type=Path, metavar="RESULTS.nc", help="of that trace, with --save-keep")
-    add("--kvsim", metavar="PROGRAM",
-        help="the kvsim program, for policies that change the cache (the one that runs)")
-    add("--policy", action="append", metavar="RECORD",
-        help="policy, as the results name it; repeatable (all)")
-    add("--budget", action="append", metavar="LIST",
-        help="budgets of the results, by comma; repeatable (all)")
+    add("--kvsim", metavar="PROGRAM", help="the kvsim program, for policies that change the cache (the one that runs)")
+    add("--policy", action="append", metavar="RECORD", help="policy, as the results name it; repeatable (all)")
+    add("--budget", action="append", metavar="LIST", help="budgets of the results, by comma; repeatable (all)")
     add("--generate", type=number(int, 1), metavar="K",
         help="also write K tokens greedily and count how many agree with the full cache's")
     add("--loss", type=positive, metavar="X",
@@ -126,8 +122,7 @@ def run(args: argparse.Namespace, command: list[str], loaded=None, first=None, i
         trace.check(results, inputs)
         dtype = args.model_dtype or trace.source.get("model_dtype", "float32")
         if loaded is None:
-            loaded = load_model(args.model or trace.model_name(), args.gguf, dtype, args.device,
-                                args.threads)
+            loaded = load_model(args.model or trace.model_name(), args.gguf, dtype, args.device, args.threads)
         trace.check_model(loaded)
         model = loaded.record()
         pairs = [(p, b) for p in policies for b in budgets]
@@ -140,8 +135,7 @@ def run(args: argparse.Namespace, command: list[str], loaded=None, first=None, i
         with contextlib.ExitStack() as stack:
             live = None   # the program that serves policies which no kept sets describe
             if others := [p for p in policies if not results.is_static(p)]:
-                live = stack.enter_context(LiveAttention(trace, results, others, budgets, args.kvsim,
-                                                         args.threads))
+                live = stack.enter_context(LiveAttention(trace, results, others, budgets, args.kvsim, args.threads))
             loop = ClosedLoop(loaded.model, ids, trace.prompt_len, live, first, inputs)
             stack.enter_context(loop)
             trace.check_cache(loop)
@@ -165,8 +159,7 @@ def run(args: argparse.Namespace, command: list[str], loaded=None, first=None, i
             attributes["answer_begin"] = trace.answer_begin()
         if results.later:
             attributes["later"] = results.later
-        write_loop(args.out, coordinates, journal.pairs, attributes,
-                   results.what_is_held(policies, budgets))
+        write_loop(args.out, coordinates, journal.pairs, attributes, results.what_is_held(policies, budgets))
         journal.remove()
     if not args.quiet:
         print(f"{args.out}: {counted(len(pairs), 'pair')} of policy and budget, {counted(ran, 'run')} of the model, "

@@ -37,8 +37,7 @@ def of_llama_cpp(folder: Path, index: int, wo: np.ndarray, heads: int, kv_heads:
     """A layer as the callback for llama.cpp writes it: float32, ne = [d, heads, tokens]."""
     size, odd = divmod(wo.shape[1], heads)
     if odd:
-        raise UsageError(f"wo of layer {index}: {wo.shape[1]} columns, expected a multiple of "
-                         f"{heads} heads")
+        raise UsageError(f"wo of layer {index}: {wo.shape[1]} columns, expected a multiple of {heads} heads")
     layer = {}
     for name, file, count in (("q", "Qcur", heads), ("k", "Kcur", kv_heads), ("v", "Vcur", kv_heads),
                               ("out", "kqv_out", heads)):
@@ -47,8 +46,7 @@ def of_llama_cpp(folder: Path, index: int, wo: np.ndarray, heads: int, kv_heads:
             raise DataError(f"{path}: no such file; the callback writes Qcur, Kcur, Vcur and kqv_out")
         numbers = np.fromfile(path, dtype="<f4")
         if numbers.size % (count * size):
-            raise DataError(f"{path}: {numbers.size} numbers, expected a multiple of {count} heads of "
-                            f"{size}")
+            raise DataError(f"{path}: {numbers.size} numbers, expected a multiple of {count} heads of {size}")
         layer[name] = numbers.reshape(-1, count, size)
     checks = spread(np.arange(len(layer["q"])), CHECKS)
     return layer | {"check_position": checks, "check_output": layer["out"][checks]}
@@ -121,8 +119,7 @@ def from_engine(folder: str | os.PathLike, path: str | os.PathLike, *, model: st
 
     Returns:
         The path of the trace. It holds the engine's own outputs at eight positions, for
-        :func:`kvsim.verify`; not of LMCache, whose cache has none.
-    """
+        :func:`kvsim.verify`; not of LMCache, whose cache has none."""
     folder = Path(folder)
     if not folder.is_dir():
         raise UsageError(f"{folder}: no such folder")
@@ -140,8 +137,7 @@ def from_engine(folder: str | os.PathLike, path: str | os.PathLike, *, model: st
 
         def read(index: int) -> dict:
             own = np.asarray(wo[index], dtype=np.float32)
-            return {"wo": own, **(layers[index] if layers else
-                                  of_llama_cpp(folder, index, own, heads, kv_heads))}
+            return {"wo": own, **(layers[index] if layers else of_llama_cpp(folder, index, own, heads, kv_heads))}
     checks = None
     with TraceWriter(path, stored_type, overwrite=overwrite) as writer:
         for index in indices:
@@ -155,8 +151,7 @@ def from_engine(folder: str | os.PathLike, path: str | os.PathLike, *, model: st
                 q, k = q[..., order], k[..., order]
             if writer.positions is None:
                 checks = layer.get("check_position")
-                inv_freq = None if rope_theta is None else \
-                    rope_theta ** (-np.arange(0, size, 2) / size)
+                inv_freq = None if rope_theta is None else rope_theta ** (-np.arange(0, size, 2) / size)
                 writer.describe(model=model, num_layers=num_layers or indices[-1] + 1,
                                 prompt_len=prompt_len, query_positions=range(total),
                                 tokens=tokens, inv_freq=inv_freq, check_positions=checks,

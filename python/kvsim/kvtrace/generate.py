@@ -22,8 +22,7 @@ def generate(loaded: LoadedModel, ids: list[int], steps: int, progress, inputs: 
     of its own tells later ones only in its own loop of generation.
 
     Written out here so that no setting of the model's own generation config (a repetition
-    penalty, a temperature) changes what the command line says.
-    """
+    penalty, a temperature) changes what the command line says."""
     ends = end_tokens(loaded)
     new: list[int] = []
     past = None
@@ -42,6 +41,5 @@ def generate(loaded: LoadedModel, ids: list[int], steps: int, progress, inputs: 
             progress(len(new), steps)
             if new[-1] in ends:
                 break
-            tokens = torch.tensor([[new[-1]] if keeps_cache else ids + new],
-                                  device=loaded.model.device)
+            tokens = torch.tensor([[new[-1]] if keeps_cache else ids + new], device=loaded.model.device)
     return new

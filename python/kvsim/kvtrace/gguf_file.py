@@ -2,8 +2,7 @@
 
 The reader of the package gguf makes several arrays for every token: half a minute for a vocabulary
 of 262144, and transformers calls it four times. The copy is what transformers reads in a second.
-Format: github.com/ggml-org/ggml, docs/gguf.
-"""
+Format: github.com/ggml-org/ggml, docs/gguf."""
 
 import contextlib
 import functools
@@ -17,8 +16,7 @@ from ..errors import DataError
 
 MAGIC, VERSIONS, DEFAULT_ALIGNMENT = b"GGUF", (2, 3), 32
 UINT32, STRING, ARRAY = 4, 8, 9
-NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", UINT32: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q",
-           12: "d"}
+NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", UINT32: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 # Keys that a tokenizer needs and a model does not.
 VOCABULARY = {f"tokenizer.ggml.{name}" for name in ("tokens", "scores", "token_type", "merges")}
 BLOCK = 1 << 22
@@ -36,8 +34,7 @@ class GgufFile:
     def values(self) -> dict[str, object]:
         """What the header holds by key, strings as bytes."""
         try:
-            with self.parts[0].open("rb") as file, \
-                    mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            with self.parts[0].open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
                 return self._read(data)
         except OSError as error:
             raise DataError(f"{self.parts[0]}: {error.strerror}") from None
@@ -65,8 +62,7 @@ class GgufFile:
             at += 4 + 8 * dimensions + 12
         alignment = values.get("general.alignment", DEFAULT_ALIGNMENT)
         if not isinstance(alignment, int) or alignment < 1 or at > len(data):
-            raise ValueError(f"found alignment {alignment!r:.20} and a header of {at} bytes in "
-                             f"{len(data)}")
+            raise ValueError(f"found alignment {alignment!r:.20} and a header of {at} bytes in {len(data)}")
         self._alignment, self._table_end = alignment, at
         self._data = -(-at // alignment) * alignment
         return values
@@ -105,8 +101,7 @@ class GgufFile:
         kept = [head[begin:end] for key, begin, end in self._entries if key not in VOCABULARY]
         size = f"{architecture}.vocab_size"
         if size not in self.values and (tokens := self.array("tokens")):
-            kept.append(struct.pack("<Q", len(size)) + size.encode() +
-                        struct.pack("<II", UINT32, len(tokens)))
+            kept.append(struct.pack("<Q", len(size)) + size.encode() + struct.pack("<II", UINT32, len(tokens)))
         with target.open("wb") as file:
             file.write(MAGIC + struct.pack("<IQQ", 3, self._tensors, len(kept)))
             file.write(b"".join(kept) + head[self._tensor_table:])

@@ -3,8 +3,7 @@
 Vocabularies of SentencePiece, and byte-level ones whose split is known, are read here: what
 transformers makes of them reads, by its version, another language, digits in another way or a token
 before every text, or it takes minutes. Other byte-level ones are transformers', compared with the
-file.
-"""
+file."""
 
 import json
 import tomllib
@@ -42,8 +41,7 @@ def make_tokenizer(file: GgufFile, called: str, folder: Path, whole: Callable[[]
             {**_special(file), "chat_template": file.text("tokenizer.chat_template")}))
     else:
         path = whole()
-        made = transformers.AutoTokenizer.from_pretrained(
-            path.parent, gguf_file=path.name, trust_remote_code=False)
+        made = transformers.AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name, trust_remote_code=False)
         if kind == "gpt2":
             _compare(made, file, called, tokens)
         made.save_pretrained(folder)
@@ -108,15 +106,13 @@ def _sentencepiece(file: GgufFile, called: str, tokens: list[str]):
     scores = file.array("scores")
     kinds = file.array("token_type") or [NORMAL] * len(tokens)
     if not len(tokens) == len(scores) == len(kinds):
-        raise refused(called, f"found {len(tokens)} tokens, {len(scores)} scores and {len(kinds)} "
-                      "token types")
+        raise refused(called, f"found {len(tokens)} tokens, {len(scores)} scores and {len(kinds)} token types")
     tokenizer = Tokenizer(models.BPE(
         {token: number for number, token in enumerate(tokens)}, merges_of(tokens, scores, kinds),
         unk_token=_special(file).get("unk_token"), fuse_unk=True, byte_fallback=True))
     prefix = bool(file.number("tokenizer.ggml.add_space_prefix", True))
     spaces = normalizers.Replace(" ", SPACE)
-    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend(SPACE), spaces]) if prefix \
-        else spaces
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend(SPACE), spaces]) if prefix else spaces
     tokenizer.decoder = decoders.Sequence(
         [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse(),
          *([decoders.Strip(" ", 1, 0)] if prefix else [])])
@@ -195,8 +191,7 @@ def _compare(made, file: GgufFile, called: str, tokens: list[str]) -> None:
     another way than the file does inside the same pieces."""
     found = made.convert_ids_to_tokens(list(range(len(tokens))))
     if wrong := [number for number, one in enumerate(tokens) if found[number] != one]:
-        raise refused(called, f"token {wrong[0]} is {found[wrong[0]]!r:.40}, in the file "
-                      f"{tokens[wrong[0]]!r:.40}")
+        raise refused(called, f"token {wrong[0]} is {found[wrong[0]]!r:.40}, in the file {tokens[wrong[0]]!r:.40}")
     own = _merging(file, called, tokens)
     own.pre_tokenizer = made.backend_tokenizer.pre_tokenizer
     for text in TEXTS:

@@ -2,8 +2,7 @@
 
 A processor puts tokens into the prompt that stand for the patches of an image or the frames of a
 sound, and the model puts vectors in their place. To its decoder they are tokens like others, so
-that their keys and values are entries like others. Runs of them become spans.
-"""
+that their keys and values are entries like others. Runs of them become spans."""
 
 import itertools
 import re

@@ -2,8 +2,7 @@
 
 A set says, per layer and head, which of the n prompt entries later queries may still see. Only
 policies that compress once, after the prompt, and change no keys or values are described by their
-sets; the others' caches are live (live_cache.py).
-"""
+sets; the others' caches are live (live_cache.py)."""
 
 import hashlib
 import json
@@ -20,12 +19,7 @@ from ..hdf5_file import reads_file
 from ..plots import load
 
 # Kinds that a record must have of these stages; anything else is not a set of untouched entries.
-PLAIN_STAGES = {
-    "schedule": "prefill",
-    "merge": "drop",
-    "quantize": "none",
-    "positions": "absolute",
-}
+PLAIN_STAGES = {"schedule": "prefill", "merge": "drop", "quantize": "none", "positions": "absolute"}
 REPLAY = "a results file of kvsim replay"
 # Variables over policy and budget that a ranking of losses needs, too (docs/metrics.md 6).
 HELD = ("held_share", "budget_share", "held_of_budget", "unranked")
@@ -35,8 +29,7 @@ HELD = ("held_share", "budget_share", "held_of_budget", "unranked")
 class KeptSets:
     """One (policy, budget): `masks` maps a layer to bool [Hkv, n], or [Hq, n] per query head.
 
-    Layers that are not in `masks` keep everything.
-    """
+    Layers that are not in `masks` keep everything."""
 
     policy: str
     budget: str
@@ -82,9 +75,7 @@ class ResultsFile:
             str(told[name]) for name in ("trace_digest", "config", "history"))
         self.later = str(told.get("later", ""))
         self.importance = str(json.loads(self.config).get("importance", "l1"))
-        self.parameters = {
-            entry["record"]: entry["parameters"] for entry in json.loads(self.config)["policies"]
-        }
+        self.parameters = {entry["record"]: entry["parameters"] for entry in json.loads(self.config)["policies"]}
 
     def __enter__(self) -> "ResultsFile":
         return self

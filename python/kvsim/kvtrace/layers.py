@@ -69,8 +69,7 @@ def output_projection(attention):
 def find_attention_layers(model) -> dict[int, AttentionLayer]:
     """The model's self-attention modules by layer index: those that can be listened to.
 
-    Of two modules of one layer the causal one is meant: the other attends to an encoder.
-    """
+    Of two modules of one layer the causal one is meant: the other attends to an encoder."""
     modules, name = dict(model.named_modules()), type(model).__name__
     if getattr(model.config, "is_encoder_decoder", False):
         raise Error(f"{name}: is an encoder and a decoder; expected a model whose tokens all "

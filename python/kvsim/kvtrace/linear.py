@@ -1,8 +1,7 @@
 """Linear layers on a CPU by oneDNN, where PyTorch's own choice is slow. Imports torch.
 
 PyTorch multiplies float32 matrices by MKL, which on processors of other makers than its own runs less
-than half as fast as oneDNN, which PyTorch brings along. Results differ by the rounding of sums alone.
-"""
+than half as fast as oneDNN, which PyTorch brings along. Results differ by the rounding of sums alone."""
 
 import functools
 from pathlib import Path

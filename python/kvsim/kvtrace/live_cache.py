@@ -1,8 +1,7 @@
 """Attention over caches that no mask can describe, from `kvsim attend`, for a model that runs.
 
 Merged, rounded or moved entries, and sets that are chosen anew at later steps, are replayed by the
-program that replays traces: layer by layer it is handed the run's own queries, keys and values.
-"""
+program that replays traces: layer by layer it is handed the run's own queries, keys and values."""
 
 import contextlib
 import shutil
@@ -54,8 +53,7 @@ class LiveAttention:
             threads=threads or None)]
         self.said = tempfile.TemporaryFile()
         try:
-            self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                            stderr=self.said)
+            self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.said)
         except OSError as error:
             self.said.close()
             raise Error(f"{found}: cannot be run: {error}") from None
@@ -90,8 +88,7 @@ class LiveAttention:
         """Outputs [Hq, t, dv] of the newest t queries; None where the layer keeps all as it is.
 
         query [Hq, M, d] of the stored prompt positions, or all, and all later ones, key
-        [Hkv, N, d], value [Hkv, N, dv], float32 arrays.
-        """
+        [Hkv, N, d], value [Hkv, N, dv], float32 arrays."""
         head = np.array([*cache.number, layer], dtype=np.int32)
         try:
             for part in (head, query, key, value):

@@ -17,8 +17,7 @@ NOTE = (
     "later layers and steps; the tokens are those of the trace.")
 _DECLARED = json.loads((Path(__file__).parents[1] / "losses.json").read_text(encoding="utf-8"))
 # name -> (dimensions, unit, long name); the first three hold a number per step.
-VARIABLES = {one["name"]: (tuple(one["dimensions"]), one["units"], one["long_name"])
-             for one in _DECLARED}
+VARIABLES = {one["name"]: (tuple(one["dimensions"]), one["units"], one["long_name"]) for one in _DECLARED}
 
 COORDINATES = {
     "policy": {"long_name": "canonical policy record"},
@@ -30,8 +29,7 @@ COORDINATES = {
 class Journal:
     """Finished (policy, budget) pairs, one JSON line each behind a line that names the run.
 
-    An interrupted run goes on from it.
-    """
+    An interrupted run goes on from it."""
 
     def __init__(self, target: Path, identity: dict, fresh: bool):
         self.lines = Lines(target.with_name(f"{target.name}.unfinished"))
@@ -63,8 +61,7 @@ def write_loop(target: Path, coordinates: dict, pairs: dict, attributes: dict,
     `coordinates`: policy, budget_label (texts), budget, step (numbers). `pairs` as in a Journal.
     `held`: what the policies hold, as the results say it.
     Of `attributes`, answer_begin is the position of the answer's first token, if it is known, and
-    trace_path the trace's own path.
-    """
+    trace_path the trace's own path."""
     arrays = _arrays(coordinates, pairs, attributes.get("answer_begin"))
     check_room(target, sum(values.nbytes for values in arrays.values()))
     now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -86,8 +83,7 @@ def write_loop(target: Path, coordinates: dict, pairs: dict, attributes: dict,
 
 def _arrays(coordinates: dict, pairs: dict, answer_begin: int | None) -> dict[str, np.ndarray]:
     """The variables of VARIABLES from the journal's lines."""
-    lines = [[pairs[policy, budget] for budget in coordinates["budget_label"]]
-             for policy in coordinates["policy"]]
+    lines = [[pairs[policy, budget] for budget in coordinates["budget_label"]] for policy in coordinates["policy"]]
 
     def numbers(name: str) -> np.ndarray:
         return np.array([[one.get(name, np.nan) for one in row] for row in lines], np.float64)

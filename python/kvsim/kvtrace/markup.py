@@ -6,8 +6,7 @@
 
 Markers are removed before anything is tokenised; what they stood for is kept as character offsets
 into the text without markers. A chat in JSON, [{"role": ..., "content": ...}, ...], may hold
-<span> and <compress/> inside its contents.
-"""
+<span> and <compress/> inside its contents."""
 
 import difflib
 import json
@@ -28,8 +27,7 @@ SECOND_COMPRESS = "a second <compress/>; a trace has one point of compression"
 class Turn:
     """One message. Offsets count characters of `text`, which holds no markers.
 
-    `role` is None for a file without <turn> markers, until somebody says what it is.
-    """
+    `role` is None for a file without <turn> markers, until somebody says what it is."""
 
     role: str | None
     text: str = ""

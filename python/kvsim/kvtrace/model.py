@@ -61,8 +61,7 @@ class LoadedModel:
 def of_caller(model, tokenizer=None) -> LoadedModel:
     """A model that somebody holds."""
     kind = type(model).__name__
-    return LoadedModel(model, tokenizer, str(getattr(model, "name_or_path", "")) or kind,
-                       f"{kind} of the caller")
+    return LoadedModel(model, tokenizer, str(getattr(model, "name_or_path", "")) or kind, f"{kind} of the caller")
 
 
 def sha256(data: bytes) -> str:
@@ -210,8 +209,7 @@ def _load_gguf(file: GgufFile, called: str, dtype: str, layers: list[int] | None
     # What any model needs is imported while bytes are hashed, which holds no lock of Python.
     ahead = threading.Thread(target=getattr, args=(transformers, "PreTrainedModel"))
     ahead.start()
-    if found := unpacked(file, called, lambda path: _read_model(
-            path.parent, "float32", gguf_file=path.name), read):
+    if found := unpacked(file, called, lambda path: _read_model(path.parent, "float32", gguf_file=path.name), read):
         return found
     with contextlib.ExitStack() as stack:
         whole = file.whole(stack)

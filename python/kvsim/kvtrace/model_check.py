@@ -1,8 +1,7 @@
 """Compares a capture, a replay and a closed loop of a model with the model itself.
 
 The judge is the model's own eager attention, masked by the kept sets, in one pass over all tokens:
-nothing of the capture's listening, of the trace or of the closed loop's caches takes part in it.
-"""
+nothing of the capture's listening, of the trace or of the closed loop's caches takes part in it."""
 
 import contextlib
 import sys
@@ -64,8 +63,7 @@ class Verdict:
         by_reason: dict[str, list[str]] = {}
         for layer, reason in self.left_out.items():
             by_reason.setdefault(reason, []).append(str(layer))
-        said += [f"layers {', '.join(layers)} left out: {reason}"
-                 for reason, layers in by_reason.items()]
+        said += [f"layers {', '.join(layers)} left out: {reason}" for reason, layers in by_reason.items()]
         return "; ".join(said + [f"{part}: {reason}" for part, reason in self.lacks.items()])
 
 
@@ -100,8 +98,7 @@ class Judge:
             if mask is not None and self.layers[module.layer_idx].attention is module:
                 heads, entries = query.shape[1], key.shape[2]
                 kept = torch.from_numpy(np.repeat(mask, heads // len(mask), 0)).to(query.device)
-                hidden = torch.zeros(1, heads, query.shape[2], entries, dtype=query.dtype,
-                                     device=query.device)
+                hidden = torch.zeros(1, heads, query.shape[2], entries, dtype=query.dtype, device=query.device)
                 hidden[0, :, self.prompt_len:, : self.prompt_len].masked_fill_(
                     ~kept[:, None], torch.finfo(query.dtype).min)
                 attention_mask = hidden if attention_mask is None else \
@@ -171,8 +168,7 @@ def _check(loaded: LoadedModel, ids: list[int], prompt_len: int, folder: Path) -
     trace, results = folder / "trace.h5", folder / "results.nc"
     prompt = TokenizedPrompt(ids, prompt_len, [], prompt_len)
     try:
-        captured = capture_trace(loaded, None, CaptureOptions(dtype="float32"), trace,
-                                 tokens=(ids, prompt, 0))
+        captured = capture_trace(loaded, None, CaptureOptions(dtype="float32"), trace, tokens=(ids, prompt, 0))
     except Error as error:
         verdict.refused = str(error)
         return verdict

@@ -1,8 +1,7 @@
 """Further queries over the same cache: what a model would read or write right behind a prompt.
 
 Every part of a probe is read in one pass over the prompt and the part, as if nothing else had
-followed the prompt; parts do not see one another.
-"""
+followed the prompt; parts do not see one another."""
 
 import functools
 import re
@@ -111,15 +110,12 @@ def _questions(loaded: LoadedModel, prompt: list[int], file: Path, raw: bool, pr
         if tab and answer.strip():
             answered = _encode(loaded.tokenizer, answer.strip())
         else:
-            answered = generate(loaded, prompt + asked, ANSWER_STEPS,
-                                functools.partial(progress, "answering"))
-        probes.append(Probe(f"question{number}", [Part(asked + answered)],
-                            len(asked) if asked and answered else None))
+            answered = generate(loaded, prompt + asked, ANSWER_STEPS, functools.partial(progress, "answering"))
+        probes.append(Probe(f"question{number}", [Part(asked + answered)], len(asked) if asked and answered else None))
     return probes
 
 
-def make_probes(loaded: LoadedModel, specs: list[str], prompt: list[int], raw: bool,
-                progress) -> list[Probe]:
+def make_probes(loaded: LoadedModel, specs: list[str], prompt: list[int], raw: bool, progress) -> list[Probe]:
     """Makes what `--probe` asks for; names are distinct."""
     probes: list[Probe] = []
     for spec in specs:
@@ -174,8 +170,7 @@ def gradient_norms(model, layers: list[int], prompt: list[int], part: list[int])
     being the output of the last block at token p of a part, with respect to what a layer's attention adds
     at each token of the part.
 
-    The prompt is read without a graph; its cache is constant for the part behind it.
-    """
+    The prompt is read without a graph; its cache is constant for the part behind it."""
     modules, added, last = find_attention_layers(model), {}, {}
     watch = StreamWatch([0])
 
@@ -190,10 +185,8 @@ def gradient_norms(model, layers: list[int], prompt: list[int], part: list[int])
     frozen = [one for one in model.parameters() if one.requires_grad]
     device = model.device
     with torch.inference_mode(False), torch.no_grad():
-        cache = cache_in(model(input_ids=torch.tensor([prompt], device=device), use_cache=True,
-                               logits_to_keep=1))
-    hooks = [hook for layer in layers
-             for hook in watch.hooks(modules[layer], functools.partial(keep, layer))]
+        cache = cache_in(model(input_ids=torch.tensor([prompt], device=device), use_cache=True, logits_to_keep=1))
+    hooks = [hook for layer in layers for hook in watch.hooks(modules[layer], functools.partial(keep, layer))]
     hooks.append(modules[max(modules)].block.register_forward_hook(keep_last))
     try:
         for one in frozen:
@@ -201,8 +194,7 @@ def gradient_norms(model, layers: list[int], prompt: list[int], part: list[int])
         with hooked(hooks), torch.inference_mode(False), torch.enable_grad():
             ids = torch.tensor([part], device=device)
             embedded = model.get_input_embeddings()(ids).detach().requires_grad_(True)
-            model(inputs_embeds=embedded, use_cache=True, logits_to_keep=1,
-                  **with_cache(model, cache))
+            model(inputs_embeds=embedded, use_cache=True, logits_to_keep=1, **with_cache(model, cache))
             last["hidden"].float().square().sum().backward()
     finally:
         for one in frozen:

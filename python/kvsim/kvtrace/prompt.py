@@ -45,8 +45,7 @@ def _apply_template(tokenizer, turns: list[Turn], texts: list[str], generate: bo
                                              add_generation_prompt=generate and not continues,
                                              continue_final_message=continues)
     except Exception as error:  # templates raise whatever their authors chose
-        raise DataError("the model's chat template refuses this prompt: "
-                        f"{line_of(error)}") from None
+        raise DataError(f"the model's chat template refuses this prompt: {line_of(error)}") from None
 
 
 def _follow(tokenizer, turns: list[Turn]) -> tuple[str, dict[tuple[int, int], int]]:
@@ -80,8 +79,7 @@ def render(tokenizer, conversation: Conversation, raw: bool) -> RenderedPrompt:
     """Applies the chat template, unless `raw` or the tokenizer has none, and follows the markers.
 
     A conversation without <turn> markers is one user turn. Raises Error when the template
-    cannot be followed, for instance because it has no system role.
-    """
+    cannot be followed, for instance because it has no system role."""
     turns = conversation.turns
     if raw or getattr(tokenizer, "chat_template", None) is None:
         if len(turns) > 1 or turns[0].role is not None:
@@ -117,8 +115,7 @@ def _anchors(text: str, offsets: list[tuple[int, int]]) -> list[int]:
     """For each token the character that decides where it belongs.
 
     That is its first character that is not white space, since most tokenizers glue the space
-    before a word to the word. A token without characters (an added BOS) belongs before all text.
-    """
+    before a word to the word. A token without characters (an added BOS) belongs before all text."""
     return [begin + len(piece) - len(piece.lstrip()) if (piece := text[begin:end]).strip() else
             begin if begin > 0 or end > begin else -1 for begin, end in offsets]
 
@@ -126,14 +123,11 @@ def _anchors(text: str, offsets: list[tuple[int, int]]) -> list[int]:
 def tokenize(tokenizer, prompt: RenderedPrompt, answer: str = "") -> TokenizedPrompt:
     """Tokenises prompt and answer as one text and maps spans and the compression point to tokens.
 
-    The prompt ends (prompt_len) at <compress/>, else where the answer begins, else at the end.
-    """
+    The prompt ends (prompt_len) at <compress/>, else where the answer begins, else at the end."""
     if not getattr(tokenizer, "is_fast", False):
-        raise DataError(
-            f"{type(tokenizer).__name__} gives no character offsets: a fast tokenizer is needed")
+        raise DataError(f"{type(tokenizer).__name__} gives no character offsets: a fast tokenizer is needed")
     text = prompt.text + answer
-    encoded = tokenizer(text, add_special_tokens=prompt.add_special_tokens,
-                        return_offsets_mapping=True)
+    encoded = tokenizer(text, add_special_tokens=prompt.add_special_tokens, return_offsets_mapping=True)
     ids = list(encoded["input_ids"])
     anchors = _anchors(text, encoded["offset_mapping"])
     boundary = len(prompt.text) if prompt.compress_at is None else prompt.compress_at
@@ -160,8 +154,7 @@ def token_texts(tokenizer, ids: list[int], context: int = 8) -> list[str]:
 
     Decoding a token alone loses the space before a word with some tokenizers and cannot show half
     a character, so each is decoded after a few others. Of the tokens that share one character,
-    the last has it and the others are empty.
-    """
+    the last has it and the others are empty."""
     def decode(part: list[int]) -> str:
         text = tokenizer.decode(part, skip_special_tokens=False, clean_up_tokenization_spaces=False)
         return text.rstrip("\ufffd")

@@ -2,8 +2,7 @@
 
 transformers lets a model's attention function be replaced by name. The one registered here calls
 the model's own function and stores what went in and came out, so the model computes exactly what
-it computes without it. One layer's tensors are alive at a time: each is written as it appears.
-"""
+it computes without it. One layer's tensors are alive at a time: each is written as it appears."""
 
 import contextlib
 import functools
@@ -49,10 +48,8 @@ def check_rows(call: dict, positions: np.ndarray) -> float:
     check positions. `call`: arguments of TraceWriter.layer, queries those of these positions.
 
     The formula is the trace format's. A large error means that this model's attention does
-    something that the format cannot say, and the capture must not pretend otherwise.
-    """
-    said = {name: call[name] for name in ("queries", "keys", "values", "scale", "softcap",
-                                          "sliding_window", "sink")}
+    something that the format cannot say, and the capture must not pretend otherwise."""
+    said = {name: call[name] for name in ("queries", "keys", "values", "scale", "softcap", "sliding_window", "sink")}
     layer = Layer(index=0, query_positions=positions, wo=None, prompt_len=0, **said)
     truth = call["check_output"]
     error = layer.attention() @ np.repeat(layer.values, layer.group_size, axis=0) - truth
@@ -63,8 +60,7 @@ def check_rows(call: dict, positions: np.ndarray) -> float:
 def choose_attention(model) -> str:
     """Sets the model's own attention function and returns its name.
 
-    sdpa knows neither soft caps nor sink logits; models with them need their eager function.
-    """
+    sdpa knows neither soft caps nor sink logits; models with them need their eager function."""
     config = model.config.get_text_config()
     chosen = getattr(model.config, "_attn_implementation", None)
     has_softcap = getattr(config, "attn_logit_softcapping", None) is not None
@@ -108,8 +104,7 @@ def last_logits(model, ids, rows: int = 1, **given):
     model's forward takes."""
     with torch.inference_mode(), running(model):
         tokens = torch.as_tensor(ids, device=model.device)
-        return model(input_ids=tokens, use_cache=False, **few_logits(model, rows),
-                     **given).logits[:, -rows:]
+        return model(input_ids=tokens, use_cache=False, **few_logits(model, rows), **given).logits[:, -rows:]
 
 
 @contextlib.contextmanager
@@ -117,8 +112,7 @@ def listening(model, name: str, attend, own: str | None = None) -> Iterator[str]
     """While the block lasts, `attend` stands in the place of the model's own attention function, or of
     the one named `own`; it is given that one and what that one would be given.
 
-    Yields the own one's name. What is registered under `name` stays for good, and keeps nothing alive.
-    """
+    Yields the own one's name. What is registered under `name` stays for good, and keeps nothing alive."""
     own = own or choose_attention(model)
     # None for the eager one, which every model file has for itself.
     call = functools.partial(_call, None if own == "eager" else ALL_ATTENTION_FUNCTIONS[own])
@@ -129,8 +123,7 @@ def listening(model, name: str, attend, own: str | None = None) -> Iterator[str]
     with contextlib.suppress(KeyError):
         del ALL_ATTENTION_FUNCTIONS[name]
     heard = [attend]
-    ALL_ATTENTION_FUNCTIONS.register(
-        name, lambda *arguments, **options: heard[0](call, *arguments, **options))
+    ALL_ATTENTION_FUNCTIONS.register(name, lambda *arguments, **options: heard[0](call, *arguments, **options))
     model.set_attn_implementation(name)
     try:
         yield own
@@ -174,8 +167,7 @@ class Recorder:
     """Runs the model once over all tokens and writes the chosen layers.
 
     `positions` [M] are the stored queries, `checks` [R] a subset of them. `first_pass` keeps what a closed
-    loop begins with, when somebody wants it.
-    """
+    loop begins with, when somebody wants it."""
 
     first_pass: FirstPass | None = None
 
@@ -195,8 +187,7 @@ class Recorder:
         # One product, whose result is rounded once.
         self.stream_tolerance = tolerance(model, 1e-3, 1e-2)
 
-    def run(self, ids: list[int], leave_out: bool = False,
-            beside: dict | None = None) -> dict[int, str]:
+    def run(self, ids: list[int], leave_out: bool = False, beside: dict | None = None) -> dict[int, str]:
         """One teacher-forced pass over `ids`, and what is given beside them. Leaves the model as it
         was. Layers that do not run are refused, or, with `leave_out`, returned with what they are."""
         # All logits would take N x vocabulary floats.
@@ -231,9 +222,7 @@ class Recorder:
         if len(self.done) != len(self.wanted):
             lost = sorted(self.wanted - set(self.done))
             if lost[0] in self.other:
-                raise Error(
-                    f"layer {lost[0]}: {type(self.modules[lost[0]].attention).__name__} "
-                    f"{self.other[lost[0]]}")
+                raise Error(f"layer {lost[0]}: {type(self.modules[lost[0]].attention).__name__} {self.other[lost[0]]}")
             raise Error(
                 f"layer {lost[0]}: {type(self.model).__name__} does not go through "
                 "transformers' ALL_ATTENTION_FUNCTIONS; this model cannot be captured")
@@ -269,8 +258,7 @@ class Recorder:
         if layer in self.wanted and layer not in self.done and \
                 module is self.modules[layer].attention:   # not that of an image's encoder
             if key.shape[2] != query.shape[2]:
-                self.other[layer] = (f"attends to {key.shape[2]} entries that are none of the "
-                                     f"{query.shape[2]} tokens")
+                self.other[layer] = (f"attends to {key.shape[2]} entries that are none of the {query.shape[2]} tokens")
                 return output, weights
             if self.first_pass is not None:
                 self.first_pass.see(layer, query, key, value)

@@ -2,8 +2,7 @@
 
 A few tokens run twice, the second time at positions that are `shift` further on. A layer whose
 second keys and queries are its first ones rotated by `shift` is described by that rotation; one
-for which no frequencies of the model's rotary modules give that is not.
-"""
+for which no frequencies of the model's rotary modules give that is not."""
 
 import inspect
 
@@ -28,12 +27,10 @@ def _asked(model) -> list[Rotation]:
         for name, values in {**vars(module), **module._buffers}.items():
             if (one := _of_table(values)) is not None and one not in found:
                 found.append(one)
-            if not name.endswith("inv_freq") or "original" in name or \
-                    getattr(values, "ndim", 0) != 1:
+            if not name.endswith("inv_freq") or "original" in name or getattr(values, "ndim", 0) != 1:
                 continue
             kind = name.removesuffix("inv_freq").removesuffix("_")
-            factor = getattr(module, f"{kind}_attention_scaling",
-                             getattr(module, "attention_scaling", 1))
+            factor = getattr(module, f"{kind}_attention_scaling", getattr(module, "attention_scaling", 1))
             scaling = getattr(module, "rope_type", "default")
             if isinstance(scaling, dict):
                 scaling = scaling.get(kind, "default")
@@ -92,8 +89,7 @@ def own_positions(model, ids: list[int], beside: dict) -> str:
     if not takes_positions(model):
         return ""
     positions = torch.arange(len(ids), device=model.device)[None]
-    own, counted = (last_logits(model, [ids], **beside, **given)[0]
-                    for given in ({}, {"position_ids": positions}))
+    own, counted = (last_logits(model, [ids], **beside, **given)[0] for given in ({}, {"position_ids": positions}))
     error = off(counted, own)
     return "" if error < tolerance(model, SAME_POSITIONS, SAME_POSITIONS_LOW_PRECISION) else (
         f"{type(model).__name__} gives tokens of images and sounds positions of their own: with 0, 1, "
@@ -108,8 +104,7 @@ def find_rotations(model, ids: list[int], layers, own_name: str | None = None) -
     """The rotations with which the model runs a text of tokens `ids` [N].
 
     Scalings that depend on the length (dynamic, longrope) are those of N tokens: the last token
-    of the runs stands at N - 1, where it changes nothing of those before it.
-    """
+    of the runs stands at N - 1, where it changes nothing of those before it."""
     name = type(model).__name__
     if not takes_positions(model):
         return Rotations({}, f"{name}: its forward takes no position_ids, so that its rotation cannot be told"

@@ -4,8 +4,7 @@ A trace's errors are those of the residual stream. So a capture must know what t
 adds to it, which no configuration says: there may be a norm, a gate or a multiplier on the way.
 Every operation of a block passes a StreamWatch. It knows the tensors that stem from the heads'
 outputs and those that are the stream itself, and compares numbers where the two meet. What stands
-between is found by asking the modules on the way (trace-format.md 8), and proved by those numbers.
-"""
+between is found by asking the modules on the way (trace-format.md 8), and proved by those numbers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -37,8 +36,7 @@ class Contribution:
     heads [R, Hq * dv] is what the heads put out, given what the output projection was given,
     projected [R, D] what it made of it (with its bias), added [R, D] what came to the stream.
     gates: factors [N, Hq, dv or 1] on the way. inner, outer: modules on the way before and behind
-    the projection. head_outputs [N, Hq, dv]; mean_squares [N] of `projected`.
-    """
+    the projection. head_outputs [N, Hq, dv]; mean_squares [N] of `projected`."""
 
     heads: np.ndarray
     given: np.ndarray

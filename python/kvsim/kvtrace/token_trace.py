@@ -20,8 +20,7 @@ SAME_CACHE = 0.1
 class TokenTrace(Trace):
     """A trace that a model can run on once more: it holds all tokens.
 
-    `later` names a probe whose tokens take the place of the later ones.
-    """
+    `later` names a probe whose tokens take the place of the later ones."""
 
     def __init__(self, path: Path, later: str = ""):
         super().__init__(path)
@@ -38,8 +37,7 @@ class TokenTrace(Trace):
             return [int(token) for token in self.tokens]
         name = f"probes/{self.later}/token_id"
         if name not in self._file:
-            raise DataError(f"{self.path}: {name}: missing; a model can only run again on tokens "
-                            "that the trace holds")
+            raise DataError(f"{self.path}: {name}: missing; a model can only run again on tokens that the trace holds")
         return [int(token) for token in (*self.tokens[: self.prompt_len], *self._file[name][()])]
 
     @reads_file("a trace")
@@ -61,8 +59,7 @@ class TokenTrace(Trace):
             raise DataError(f"{self.path}: attribute source lacks the digests of tokens and "
                             "model configuration that kvsim capture writes")
         if token_digest(self.tokens) != known:
-            raise DataError(f"{self.path}: tokens/id: other tokens than the captured ones "
-                            "(digest differs from source)")
+            raise DataError(f"{self.path}: tokens/id: other tokens than the captured ones (digest differs from source)")
         names = self.source.get("inputs", [])
         if bool(names) != (inputs is not None):
             raise UsageError(

@@ -30,8 +30,7 @@ def home() -> Path:
 def unpacked(gguf: GgufFile, called: str, load: Callable[[Path], object], read: Callable[[Path], object]):
     """What `read` makes of the folder of a GGUF file's model, which is made where it is missing or torn: `load`
     reads the model, in float32, from a file without vocabulary. None for a large file, or where nothing can be
-    written. `called` is how errors name the file.
-    """
+    written. `called` is how errors name the file."""
     if sum(part.stat().st_size for part in gguf.parts) > LARGEST:
         return None
     # Another transformers may read the same bytes in another way.

@@ -75,8 +75,7 @@ class PathNorm:
         gain: what is multiplied with, [Hq * dv] or [Hq, dv] before W_O and [D] behind it; Gemma's
             is 1 + weight. A multiplier is D equal numbers.
         eps: of the root of the mean square that is divided by; None where the gain is all.
-        rms: [M], that root (with eps) at the stored queries; with an eps.
-    """
+        rms: [M], that root (with eps) at the stored queries; with an eps."""
 
     gain: Any
     eps: float | None = None
@@ -89,8 +88,7 @@ class Rotation:
     first + j + r), layout half, or (first + 2j, first + 2j + 1), interleaved; the other dimensions
     stay. Zeros are layers without positions, negative numbers turn the other way. The model
     multiplies what it rotates by `attention_factor`; `scaling` is its name for how it comes to
-    these frequencies.
-    """
+    these frequencies."""
 
     inv_freq: tuple[float, ...]
     layout: str = "half"
@@ -141,14 +139,11 @@ class TraceWriter:
 
     Args:
         path: of the file.
-        stored_type: float16, float32 or bfloat16: in which q, k, v and W_O are stored.
-    """
+        stored_type: float16, float32 or bfloat16: in which q, k, v and W_O are stored."""
 
-    def __init__(self, path: str | os.PathLike, stored_type: str = "float16", *,
-                 overwrite: bool = False):
+    def __init__(self, path: str | os.PathLike, stored_type: str = "float16", *, overwrite: bool = False):
         if stored_type not in STORED_TYPES:
-            raise UsageError(f"stored_type {stored_type}: expected one of "
-                             + ", ".join(STORED_TYPES))
+            raise UsageError(f"stored_type {stored_type}: expected one of " + ", ".join(STORED_TYPES))
         self.path = Path(path)
         try:
             check_target(self.path, overwrite, [])
@@ -201,8 +196,7 @@ class TraceWriter:
             inv_freq: [d/2] of a rotation whose pairs are the halves of a head.
             check_positions: [R] among query_positions: where `layer` gets the model's outputs.
             latent_size: numbers that the model's own cache holds of a token in a layer, for all
-                heads together, where it holds latents (MLA).
-        """
+                heads together, where it holds latents (MLA)."""
         positions = np.asarray(list(query_positions), dtype=np.int64)
         if positions.ndim != 1 or not len(positions) or (np.diff(positions) <= 0).any():
             raise UsageError("query_positions: expected ascending positions")
@@ -213,8 +207,7 @@ class TraceWriter:
                              "total_len and queries below total_len")
         for name, given in (("tokens", tokens), ("text", text)):
             if given is not None and len(given) != total:
-                raise UsageError(f"{name}: found {len(given)}, expected one for each of {total} "
-                                 "positions")
+                raise UsageError(f"{name}: found {len(given)}, expected one for each of {total} positions")
         self.positions, self.total_len = positions, total
         spans = sorted(spans, key=lambda span: (span[1], -span[2]))
         for name, value in {
@@ -287,8 +280,7 @@ class TraceWriter:
             check_added: [R, D], what the model's attention added to the residual stream there,
                 without the projection's bias.
             gate: [Hq, M, dv] or [Hq, M, 1], what a head's outputs are multiplied with before W_O.
-            inner, outer: norms before and behind W_O.
-        """
+            inner, outer: norms before and behind W_O."""
         if self.positions is None:
             raise UsageError("layer() before describe()")
         queries, keys, values, wo = map(as_array, (queries, keys, values, wo))
@@ -297,8 +289,7 @@ class TraceWriter:
         group = f"layers/{index}"
         for name, tensor, called in (("q", queries, "queries"), ("k", keys, "keys"),
                                      ("v", values, "values"), ("wo", wo, "wo")):
-            self.tensor(f"{group}/{name}", np.asarray(tensor, dtype=np.float32),
-                        f"layer {index}: {called}")
+            self.tensor(f"{group}/{name}", np.asarray(tensor, dtype=np.float32), f"layer {index}: {called}")
         for name, given in (("residual_norm", residual_norm), ("check_output", check_output),
                             ("check_added", check_added), ("attention_sink", sink)):
             self.array(f"{group}/{name}", given, np.float32)
@@ -341,8 +332,7 @@ class TraceWriter:
             tokens: ids [P].
             text: what each token adds [P].
             answer_begin: the first token of the answer, where the probe is a question with one.
-            checks: [R] tokens whose outputs :meth:`probe_rows` gets.
-        """
+            checks: [R] tokens whose outputs :meth:`probe_rows` gets."""
         if not self.sizes:
             raise UsageError("probe() before layer()")
         group = f"probes/{name}"
@@ -365,8 +355,7 @@ class TraceWriter:
             arrays: queries [Hq, tokens, d]; where wanted keys [Hkv, tokens, d], values
                 [Hkv, tokens, dv], residual_norm, input_norm and output_gradient [tokens], gate
                 [Hq, tokens, dv or 1] (of layers that have one),
-                check_output [Hq, checks among these tokens, dv].
-        """
+                check_output [Hq, checks among these tokens, dv]."""
         about, group = f"probes/{name}", f"layers/{index}/probes/{name}"
         total = len(self.file[f"{about}/position"])
         for argument, given in arrays.items():
@@ -398,8 +387,7 @@ class TraceWriter:
         if heads % kv_heads:
             raise UsageError(f"layer {index}: queries have {heads} heads, keys {kv_heads}: "
                              "expected a multiple of the KV heads")
-        sizes = {"num_query_heads": heads, "num_kv_heads": kv_heads, "head_dim": dim,
-                 "hidden_size": wo.shape[-1]}
+        sizes = {"num_query_heads": heads, "num_kv_heads": kv_heads, "head_dim": dim, "hidden_size": wo.shape[-1]}
         if not self.sizes:
             self.sizes, self.scale = sizes, scale
             for name, value in {**sizes, "attention_scale": scale}.items():
@@ -455,7 +443,5 @@ class TraceWriter:
             fits = np.isfinite(stored)
         if not fits.all():
             first = float(values[tuple(np.argwhere(~fits)[0])])
-            raise Error(
-                f"{called}: {first:.6g} {place_of(~fits)} does not fit {self.stored_type}; use "
-                f"{self.wider}")
+            raise Error(f"{called}: {first:.6g} {place_of(~fits)} does not fit {self.stored_type}; use {self.wider}")
         return stored

@@ -6,8 +6,7 @@ kvsim closed-loop adds what the model itself lost to the figures of its trace th
 One results file puts its figures into the folder; several put them into a folder each, named after
 the file, and what is drawn from all of them together into the folder itself. Prints the path of
 every file written, one per line; what could not be drawn, and why, goes to standard error. Exit
-codes are those of kvsim: 0 done, 1 failed, 2 usage, 3 bad data.
-"""
+codes are those of kvsim: 0 done, 1 failed, 2 usage, 3 bad data."""
 
 import dataclasses
 import functools

@@ -1,8 +1,7 @@
 """The grids in results files: which keys of a preset vary, and what lies along each.
 
 Axes are those that the program wrote into the file (attribute `axes`, docs/results.md 3).
-Files with the same policies are traces (or seeds) of one sweep.
-"""
+Files with the same policies are traces (or seeds) of one sweep."""
 
 import itertools
 import json
@@ -163,8 +162,7 @@ def written(results):
     if "axes" not in results.data.attrs:
         raise load.Missing(f"{results.path}: no attribute axes, so an older kvsim wrote it; run the sweep again")
     try:
-        return {preset: list(map(Axis, axes))
-                for preset, axes in json.loads(results.data.attrs["axes"]).items()}
+        return {preset: list(map(Axis, axes)) for preset, axes in json.loads(results.data.attrs["axes"]).items()}
     except (AttributeError, IndexError, KeyError, TypeError, ValueError):
         raise DataError(f"{results.path}: attribute axes is not a list of axes per preset, "
                         "each with keys, values and default") from None

@@ -2,8 +2,7 @@
 
 The colour of a preset follows from its name alone, so that it is the same in every run and on every
 page. Where two presets of one run have one colour, the one of the longer name gets another dash
-pattern and marker; a preset with changed settings takes the next colour that is free.
-"""
+pattern and marker; a preset with changed settings takes the next colour that is free."""
 
 import collections
 import functools

@@ -2,8 +2,7 @@
 
 Over traces, of which there are few, intervals are Student's: resampling 4, 6 or 8 traces covers
 80 to 88 % where 95 are meant. They lie on scales that keep them where the numbers can be
-(docs/metrics.md 6). Over the steps of one trace they come from the program (kvsim.ranking).
-"""
+(docs/metrics.md 6). Over the steps of one trace they come from the program (kvsim.ranking)."""
 
 import numpy as np
 

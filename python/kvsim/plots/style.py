@@ -1,8 +1,7 @@
 """The one look of all figures.
 
 Every line differs in colour, dash pattern and marker, so that a figure survives a black-and-white printer and a
-colour-blind reader. A figure is as wide as what it is for (WIDTHS); its texts have the same size in all of them.
-"""
+colour-blind reader. A figure is as wide as what it is for (WIDTHS); its texts have the same size in all of them."""
 
 import functools
 import math

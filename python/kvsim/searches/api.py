@@ -30,8 +30,7 @@ class SearchResults:
         trials: a row per candidate: state, record, values, keys, why it was infeasible or not ranked.
         summary: what the command prints.
         report: what was measured on the texts set aside; empty without ``report=True``.
-        folder: of the study.
-    """
+        folder: of the study."""
 
     best: list[str]
     tried: int
@@ -61,8 +60,7 @@ def search(config: str | PathLike | Mapping[str, Any], out: str | PathLike, *,
         model: of the closed loop; without it that of the traces.
         shard: (I, N) as one of N processes at work on the study at once: tables and figures are left
             to a call without it.
-        tell: is called with a line after every group.
-    """
+        tell: is called with a line after every group."""
     return _search(config, out, lambda line, _: tell and tell(line), trials, report, closed_loop, model, threads, shard)
 
 

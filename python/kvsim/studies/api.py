@@ -76,8 +76,7 @@ def study(model: Any, texts: str | PathLike | Iterable[str | PathLike] | None = 
         out: folder of the study; one that is there goes on.
         given: options of `kvsim study`: policies, budgets, tasks, question, scorer and metrics, one or a list of
             each; prompt_tokens, steps, instances, fraction, seed, reference, loss, title, probe, device,
-            model_dtype, dtype, threads, keep_traces.
-    """
+            model_dtype, dtype, threads, keep_traces."""
     texts = ["none"] if texts is None else words(texts)
     return opened(out, _run(command.study, command.parser(), model, tokenizer, progress,
                             {**given, "texts": texts, "out": Path(out)}))
@@ -99,8 +98,7 @@ def choose(model: Any, texts: str | PathLike | Iterable[str | PathLike], *, toke
 
     Returns:
         A row per budget and policy: `stream_error`, its `ratio` to the least with `low` and `high`, and `mark`:
-        "best", "equal" for not told apart from it, "more" or "less" for what does not hold the budget.
-    """
+        "best", "equal" for not told apart from it, "more" or "less" for what does not hold the budget."""
     with exchange() as place:
         return choice.ranked(_run(lambda args, *more: choice.replayed(args, Path(place), *more),
                                   choice.parser(), model, tokenizer, progress, {**given, "text": words(texts)}))
@@ -138,5 +136,4 @@ def opened(folder: str | PathLike, failed: int = 0) -> StudyResults:
     """A study that is on disk."""
     place = Folder(folder)
     place.settings()
-    return StudyResults(place.path, place.losses(), place.path / "index.html", failed,
-                        answers(place))
+    return StudyResults(place.path, place.losses(), place.path / "index.html", failed, answers(place))

@@ -4,8 +4,7 @@ policy's, and a scorer judges.
     DIR/benchmarks/NAME-QUESTION.jsonl   its first line says which file, scorer and sample; then a line
                                          for each question with the answers of all policies
 
-Unlike the built-in tasks every question counts, also those that the full cache answers wrong.
-"""
+Unlike the built-in tasks every question counts, also those that the full cache answers wrong."""
 
 import itertools
 from collections.abc import Iterator
@@ -111,8 +110,7 @@ class TooLong(Exception):
     """A question that the model has no place for."""
 
 
-def ask(folder: Folder, sheet: Sheet, row: Row, loaded, settings, policies: list[str],
-        known: list[Context]) -> dict:
+def ask(folder: Folder, sheet: Sheet, row: Row, loaded, settings, policies: list[str], known: list[Context]) -> dict:
     """The line of a question: the full cache's answer, and those of every policy and budget. `known`
     passes on from one question to the next what they share."""
     conversation = row.conversation(sheet.head["question"])
@@ -140,8 +138,7 @@ def outcomes(folder: Folder) -> pandas.DataFrame:
                  for line in lines if "benchmark" in head and "outcomes" in line for one in line["outcomes"]]
     found = pandas.DataFrame(rows, columns=["model", "benchmark", "task", "question", "row", "prompt",
                                             "policy", "budget", "score", "full", "same"])
-    return found.drop_duplicates(["model", "benchmark", "question", "row", "policy", "budget"],
-                                 keep="last")
+    return found.drop_duplicates(["model", "benchmark", "question", "row", "policy", "budget"], keep="last")
 
 
 def wilson(score: np.ndarray, prompt: np.ndarray) -> tuple[float, float]:
@@ -159,8 +156,7 @@ def scores(found: pandas.DataFrame) -> pandas.DataFrame:
     """A row per model, benchmark, task, way to ask, budget and policy."""
     every = pandas.concat([found, found.assign(task=ALL)]) if len(found) else found
     rows = []
-    for keys, own in every.groupby(["model", "benchmark", "task", "question", "budget", "policy"],
-                                   sort=False):
+    for keys, own in every.groupby(["model", "benchmark", "task", "question", "budget", "policy"], sort=False):
         low, high = wilson(own.score.to_numpy(), own.prompt.to_numpy())
         rows.append([*keys, own.score.mean(), low, high, own.full.mean(), own.same.mean(), len(own),
                      own.prompt.nunique()])
@@ -178,8 +174,7 @@ def score_tests(found: pandas.DataFrame) -> pandas.DataFrame:
         for a, b in itertools.combinations(by_row.columns, 2):
             both = (by_row[a] - by_row[b]).dropna()
             of_prompt = both.groupby(prompt[both.index]).mean()
-            pairs.append([*keys, a, b, both.mean(), statistics.chance(of_prompt.to_numpy()),
-                          False, len(of_prompt)])
+            pairs.append([*keys, a, b, both.mean(), statistics.chance(of_prompt.to_numpy()), False, len(of_prompt)])
         tested = [i for i, one in enumerate(pairs) if one[7] == one[7]]
         for i, apart in zip(tested, statistics.holm([pairs[i][7] for i in tested])):
             pairs[i][8] = bool(apart)

@@ -44,8 +44,7 @@ def share(text: str) -> float:
 
 def add_replayed(add, policies: Sequence[str], probe: str) -> None:
     """Options of what is captured of a text, and replayed over it; `policies` and `probe`: those of who names none."""
-    add("--prompt-tokens", type=number(int, 64), default=704, metavar="N",
-        help="longest prompt, in tokens (704)")
+    add("--prompt-tokens", type=number(int, 64), default=704, metavar="N", help="longest prompt, in tokens (704)")
     add("--steps", type=number(int, 2), default=128, metavar="T", help="later tokens, at most (128)")
     add("--policy", action="append", dest="policies", metavar="RECORD", help=f"repeatable ({', '.join(policies)})")
     add("--budget", type=words, action="extend", dest="budgets", metavar="LIST",
@@ -79,8 +78,7 @@ def parser() -> Parser:
     add("--scorer", action="append", metavar="[TASK=]NAME",
         help="of files: of the tasks of no known benchmark, or of TASK alone; repeatable: "
              f"{', '.join(SCORERS)}, or FILE.py:FUNCTION")
-    add("--fraction", type=share, default=1.0, metavar="X",
-        help="of the rows of files, chosen with --seed (1)")
+    add("--fraction", type=share, default=1.0, metavar="X", help="of the rows of files, chosen with --seed (1)")
     add("--instances", type=number(int, 2), default=50, metavar="N",
         help="of each task and question, those that the full cache answers right (50)")
     add("--seed", type=number(int, 0), default=0, metavar="N", help="of --fraction (0)")
@@ -112,8 +110,7 @@ def merge_parser() -> Parser:
 
 
 def tables_parser() -> Parser:
-    p = Parser(prog="kvsim study tables",
-               description="The tables of a study that is there, to read or to paste.")
+    p = Parser(prog="kvsim study tables", description="The tables of a study that is there, to read or to paste.")
     p.add_argument("out", type=Path, metavar="DIR")
     p.add_argument("--reference", metavar="RECORD", help="losses are relative to it (kvzip, else snapkv)")
     add_table(p.add_argument)
@@ -136,8 +133,7 @@ def check_model(args: argparse.Namespace) -> None:
 def loader(args: argparse.Namespace):
     from ..kvtrace.model import load_model
 
-    return functools.cache(lambda: load_model(
-        args.model, args.gguf, args.model_dtype, args.device, args.threads))
+    return functools.cache(lambda: load_model(args.model, args.gguf, args.model_dtype, args.device, args.threads))
 
 
 def chosen_sheets(folder, args: argparse.Namespace) -> list:
@@ -197,8 +193,7 @@ def study(args: argparse.Namespace, load=None, tell=None) -> int:
         left_out = count_left_out(records, [
             *(folder.unserved(one.name) for one in found),
             *(line.get("unserved", {}) for sheet in chosen for line in sheet.lines.read())])
-        notes = [f"{record} left out of {counted(count, 'text')}: {why}"
-                 for record, (why, count) in left_out.items()]
+        notes = [f"{record} left out of {counted(count, 'text')}: {why}" for record, (why, count) in left_out.items()]
         notes += [f"{name} left out: {why}" for name, why in failed.items()]
         notes += [note for sheet in chosen if (note := sheet.warning())]
         if strange:

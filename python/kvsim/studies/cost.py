@@ -25,8 +25,7 @@ def shape_of(loaded) -> Shape:
     config = loaded.config
     heads = config.num_attention_heads
     total = sum(one.numel() for one in loaded.model.parameters())
-    looked_up = 0 if getattr(config, "tie_word_embeddings", False) else \
-        config.vocab_size * config.hidden_size
+    looked_up = 0 if getattr(config, "tie_word_embeddings", False) else config.vocab_size * config.hidden_size
     return Shape(total - looked_up, config.num_hidden_layers, heads,
                  getattr(config, "num_key_value_heads", heads),
                  getattr(config, "head_dim", None) or config.hidden_size // heads, config.vocab_size)

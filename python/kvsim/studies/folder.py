@@ -7,8 +7,7 @@
     DIR/texts/NAME.K.loop.nc     what the model loses with them (kvsim closed-loop)
     DIR/tasks/NAME.jsonl         of a task, a line for each instance (tasks.py)
     DIR/benchmarks/NAME.jsonl    of a benchmark, a line for each question (benchmarks.py)
-    DIR/traces/NAME.h5           as long as the text is worked on
-"""
+    DIR/traces/NAME.h5           as long as the text is worked on"""
 
 import contextlib
 import itertools
@@ -95,13 +94,11 @@ class Folder(units.Folder):
     def parts(self, name: str) -> list[Part]:
         """Of a text, those that have results, in the order of their numbers."""
         pattern = re.compile(re.escape(name) + r"\.(\d+)\.nc")
-        found = [(int(match[1]), path) for path in self.texts.glob("*.nc")
-                 if (match := pattern.fullmatch(path.name))]
+        found = [(int(match[1]), path) for path in self.texts.glob("*.nc") if (match := pattern.fullmatch(path.name))]
         return [Part(path) for _, path in sorted(found)]
 
     def next_part(self, name: str) -> Part:
-        number = 1 + max([int(one.results.name.split(".")[-2]) for one in self.parts(name)],
-                         default=0)
+        number = 1 + max([int(one.results.name.split(".")[-2]) for one in self.parts(name)], default=0)
         return Part(self.texts / f"{name}.{number}.nc")
 
     def facts_file(self, name: str) -> Path:
@@ -201,8 +198,7 @@ def _rows(part: Part, name: str, facts: dict) -> pandas.DataFrame:
 def merge(folders: Iterable[str | os.PathLike], target: Folder) -> None:
     """One study of several: of other texts, other policies or other models, the same budgets.
 
-    Files are linked where the disk can, else copied.
-    """
+    Files are linked where the disk can, else copied."""
     studies = [Folder(one) for one in folders]
     first, *others = settings = [one.settings() for one in studies]
     for one, other in zip(studies[1:], others):
@@ -220,8 +216,7 @@ def merge(folders: Iterable[str | os.PathLike], target: Folder) -> None:
             named = name if len(models) == 1 else f"{_plain(own['model'])}--{name}"
             known = target.facts_file(named)
             if known.is_file() and _document(known)["digest"] != facts["digest"]:
-                raise DataError(f"{one.path}: text {name}: another text has this name in "
-                                f"{target.path}")
+                raise DataError(f"{one.path}: text {name}: another text has this name in {target.path}")
             have = {policy for part in target.parts(named) for policy in part.policies()}
             for part in one.parts(name):
                 if part.finished and not have.issuperset(part.policies()):

@@ -30,8 +30,7 @@ WORST = 3       # steps of a policy and text
 SHOWN_WORST = 6   # rows of a policy
 
 
-def write(folder: Folder, reference: str | None = None, title: str | None = None,
-          loss: float = 0.02) -> dict:
+def write(folder: Folder, reference: str | None = None, title: str | None = None, loss: float = 0.02) -> dict:
     """index.html and the tables of what is finished; paths by name."""
     losses, answered, asked = folder.losses(), answers(folder), benchmarks.outcomes(folder)
     tables, parts = {}, dict.fromkeys(("texts", "tasks", "benchmarks"))
@@ -48,8 +47,7 @@ def write(folder: Folder, reference: str | None = None, title: str | None = None
                    "agreement.csv": table.agreement(answered, losses), "tried.csv": solved(folder)}
         parts["tasks"] = about_tasks(*(tables[f"{one}.csv"] for one in ("accuracy", "agreement", "tried")))
     if not asked.empty:
-        tables |= {"scores.csv": benchmarks.scores(asked),
-                   "score_tests.csv": benchmarks.score_tests(asked)}
+        tables |= {"scores.csv": benchmarks.scores(asked), "score_tests.csv": benchmarks.score_tests(asked)}
         parts["benchmarks"] = list(about_benchmarks(tables["scores.csv"], tables["score_tests.csv"]))
     if not tables:
         return {}
@@ -135,8 +133,7 @@ def about_model(model: str, tables: dict[str, pandas.DataFrame], reference: str)
     every = (tables[f"{name}.csv"] for name in (
         "losses", "leaderboard", "leaderboard_bytes", "categories", "least_bytes"))
     losses, board, held, categories, least = (one[one.model == model] for one in every)
-    of = {"bytes": ", of the prompt",
-          "peak": " at the end of the answer, since some policies evict later tokens, too"}
+    of = {"bytes": ", of the prompt", "peak": " at the end of the answer, since some policies evict later tokens, too"}
     texts = losses.text.nunique()
     order = least.assign(last=least.policy.map(is_hindsight)).sort_values(
         ["last", "bytes"], na_position="last", kind="stable")

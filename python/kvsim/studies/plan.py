@@ -12,8 +12,7 @@ from ..plain import counted, duration
 from ..trace import Trace
 from .cost import GB, kept_bytes, memory_bytes, shape_of, trace_bytes
 from .folder import Folder, Part
-from .run import (canonical_records, close_loop, is_static, missing, record_text, replay_text,
-                  unserved)
+from .run import (canonical_records, close_loop, is_static, missing, record_text, replay_text, unserved)
 from .sources import Source, passage
 from .tasks import Sheet, run_instance
 
@@ -40,8 +39,7 @@ def plan_text(found: list[Source], chosen: list, loaded, settings: Namespace, fo
     if work:
         capture, replay, run, unserved_now = of_text(work[0], loaded, settings, lacks[work[0]])
         refused |= unserved_now
-        total += len(work) * (capture + replay) + run * (
-            runs - len(work) * len(unserved_now) * len(settings.budgets))
+        total += len(work) * (capture + replay) + run * (runs - len(work) * len(unserved_now) * len(settings.budgets))
         measured.append(f"{work[0].name}: capture {capture:.1f} s, replay {replay:.1f} s, a "
                         f"policy and budget {run:.2f} s")
     tasks = [one for one in chosen if isinstance(one, Sheet)]
@@ -105,8 +103,7 @@ def of_text(source: Source, loaded, settings: Namespace,
         if changing:
             replay_text(trace, results, changing, settings, budget=settings.budgets[0], overwrite=True)
             begin = time.monotonic()
-            close_loop(trace, Part(results), loaded, first, settings,
-                       lambda share: None)
+            close_loop(trace, Part(results), loaded, first, settings, lambda share: None)
             run += time.monotonic() - begin
     return capture, replay, run / max(1, len(served)), refused
 

@@ -111,12 +111,10 @@ def replay_text(trace: Path, results: Path, policies: list[str], settings: Names
         "threads": settings.threads or None} | more)], False)
 
 
-def close_loop(trace: Path, part: Part, loaded, first, settings: Namespace,
-               tell: Callable[[float], None]) -> None:
+def close_loop(trace: Path, part: Part, loaded, first, settings: Namespace, tell: Callable[[float], None]) -> None:
     from ..kvtrace import closed_loop_command as command
 
-    words = [str(trace), str(part.results), f"--out={part.loop}", "--quiet",
-             f"--threads={settings.threads}"]
+    words = [str(trace), str(part.results), f"--out={part.loop}", "--quiet", f"--threads={settings.threads}"]
     args = command.parser().parse_args(words)
     args.show = lambda done, all_: tell(done / max(all_, 1))
     command.run(args, words, loaded, first)

@@ -1,7 +1,6 @@
 """The texts of a study: files, folders, pairs of prompt and answer, modules of Python's library.
 
-A source knows its name and category at once; its tokens need the model's tokenizer.
-"""
+A source knows its name and category at once; its tokens need the model's tokenizer."""
 
 import importlib.util
 import re

@@ -48,8 +48,7 @@ def leaderboard(losses: pandas.DataFrame, reference: str) -> pandas.DataFrame:
     worst text, the loss in nats (geometric mean), the share of bytes held, what that is over what the
     budget gives (`held`), and how many texts."""
     rows = []
-    for (model, budget, policy), own in relative(losses, reference).groupby(
-            ["model", "budget", "policy"], sort=False):
+    for (model, budget, policy), own in relative(losses, reference).groupby(["model", "budget", "policy"], sort=False):
         mean, (low, high) = statistics.over_traces(own.log.to_numpy())
         if len(own) < LEAST_TEXTS:
             low = high = np.nan
@@ -117,8 +116,7 @@ def budgets_of(rows: pandas.DataFrame) -> list[str]:
     return sorted(dict.fromkeys(rows.budget), key=budget_key)
 
 
-def grid(rows: pandas.DataFrame, order: Iterable[str], cell: Callable[[Any], Any],
-         absent: Any = "–") -> Iterator[list]:
+def grid(rows: pandas.DataFrame, order: Iterable[str], cell: Callable[[Any], Any], absent: Any = "–") -> Iterator[list]:
     """Policies in their order with what stands at each of `budgets_of`: `cell` of a row."""
     cells = {(one.policy, one.budget): cell(one) for one in rows.itertuples()}
     budgets = budgets_of(rows)
@@ -172,8 +170,7 @@ def at_bytes(losses: pandas.DataFrame, reference: str) -> pandas.DataFrame:
 
 def by_category(losses: pandas.DataFrame, reference: str) -> pandas.DataFrame:
     """The leaderboard of every category of texts."""
-    boards = [leaderboard(own, reference).assign(category=category)
-              for category, own in losses.groupby("category")]
+    boards = [leaderboard(own, reference).assign(category=category) for category, own in losses.groupby("category")]
     found = pandas.concat(boards, ignore_index=True)
     return found[["category", *(one for one in found if one != "category")]]
 
@@ -203,8 +200,7 @@ def agreement(answers: pandas.DataFrame, losses: pandas.DataFrame) -> pandas.Dat
     `by`: "answers", the KL over the answers of the same instances, or "texts", that over the texts
     of the study (geometric mean). `spearman`: rank correlation of accuracy with less loss.
     `told_apart`: pairs of policies whose accuracy differs, by Student's t over the instances that
-    both have (95 %). `alike`: the share of them of which the one with less loss is the more accurate.
-    """
+    both have (95 %). `alike`: the share of them of which the one with less loss is the more accurate."""
     rows = []
     for (model, task, question, budget), own in _groups(answers, "budget"):
         right = own.pivot(index="instance", columns="policy", values="right").dropna().astype(float)
@@ -227,15 +223,13 @@ def agreement(answers: pandas.DataFrame, losses: pandas.DataFrame) -> pandas.Dat
 
 
 def with_instances(answers: pandas.DataFrame) -> pandas.DataFrame:
-    return answers.assign(
-        instance=answers.task + " " + answers.question + " " + answers.number.astype(str))
+    return answers.assign(instance=answers.task + " " + answers.question + " " + answers.number.astype(str))
 
 
 def _groups(answers: pandas.DataFrame, *keys: str):
     """Answers by model, task, question and further keys; those of all tasks and questions, too."""
     own = with_instances(answers)
-    every = pandas.concat([own, own.assign(question=ALL), own.assign(task=ALL),
-                           own.assign(task=ALL, question=ALL)])
+    every = pandas.concat([own, own.assign(question=ALL), own.assign(task=ALL), own.assign(task=ALL, question=ALL)])
     return every.groupby(["model", "task", "question", *keys], sort=False)
 
 

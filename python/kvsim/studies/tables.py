@@ -112,8 +112,7 @@ def marks_of(rows: pandas.DataFrame, column: str, unit: str, held: Mapping[tuple
     `held`: what a policy holds over what the budget gives."""
     wide = {budget: own.pivot(index="policy", columns=unit, values=column)
             for budget, own in rows.groupby("budget", sort=False)}
-    shares = {budget: [held[policy, budget] if held else 1 for policy in own.index]
-              for budget, own in wide.items()}
+    shares = {budget: [held[policy, budget] if held else 1 for policy in own.index] for budget, own in wide.items()}
     ranked = ranking.rank([ranking.contest(
         own.to_numpy(float), units="traces", held=shares[budget] if held else (),
         unranked=[ranking.HINDSIGHT if is_hindsight(policy) else UNRANKED[table.off_budget(share)]

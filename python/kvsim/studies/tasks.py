@@ -3,8 +3,7 @@
     DIR/tasks/NAME-QUESTION.jsonl   a line for each instance tried; one that the full cache answers
                                     right has what each policy and budget made of it
 
-An instance is tried with the full cache first. Only where that answer is right do policies run.
-"""
+An instance is tried with the full cache first. Only where that answer is right do policies run."""
 
 import tempfile
 from collections.abc import Callable, Iterator
@@ -87,8 +86,7 @@ def sheets(folder: Folder, names: list[str]) -> list[Sheet]:
             raise UsageError(f"--tasks: found {name}, expected builtin, one of {', '.join(TASKS)}, "
                              "or one of them with -known or -unknown behind it")
         chosen.update(dict.fromkeys(own))
-    return [Sheet(TASKS[every[one][0]], every[one][1], Lines(folder.tasks / f"{one}.jsonl"))
-            for one in chosen]
+    return [Sheet(TASKS[every[one][0]], every[one][1], Lines(folder.tasks / f"{one}.jsonl")) for one in chosen]
 
 
 def only_static(policies: list[str]) -> None:
@@ -125,8 +123,7 @@ def run_sheets(folder: Folder, chosen: list, load, settings, tell: Tell) -> dict
     return refused
 
 
-def run_instance(folder: Folder, sheet: Sheet, loaded, settings, number: int,
-                 policies: list[str]) -> dict:
+def run_instance(folder: Folder, sheet: Sheet, loaded, settings, number: int, policies: list[str]) -> dict:
     """The line of an instance: the full cache's answer, and those of every policy and budget where
     it is right."""
     one = instance(sheet.task, TASK_SEED, number)
@@ -159,8 +156,7 @@ def answers_of(folder: Folder, name: str, conversation, raw: bool, tokens: int, 
 
     Answers of builtin tasks that differ from the full cache's end where that one ends: what is right
     stands there. Elsewhere they go on to `tokens`, or to their own end. `known` holds the last Context:
-    a question about the same prompt is asked without capturing and compressing it again.
-    """
+    a question about the same prompt is asked without capturing and compressing it again."""
     from ..kvtrace.capture import CaptureOptions, later_tokens, no_progress
     from ..kvtrace.record import FirstPass, choose_attention
 
@@ -186,8 +182,7 @@ def answers_of(folder: Folder, name: str, conversation, raw: bool, tokens: int, 
     if context.cells:
         first = context.first if context.first.ids == ids else FirstPass(
             ids, asked.prompt_len, context.first.prompt, context.first.heads)
-        line["outcomes"], whole = outcomes(context.cells, loaded, first, count, judge,
-                                           count if only_right else tokens)
+        line["outcomes"], whole = outcomes(context.cells, loaded, first, count, judge, count if only_right else tokens)
         if known is not None:
             # Oracles know the later tokens; some models carry more than keys and values behind a prompt.
             serves = not (whole or any(one.startswith("oracle") for one in policies))
@@ -214,8 +209,7 @@ def captured(folder: Folder, name: str, conversation, how, written: tuple, loade
     folder.traces.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f"{name}-", dir=folder.traces) as place:
         trace, results = Path(place) / "asked.h5", Path(place) / "kept.nc"
-        first = capture_trace(loaded, conversation, how, trace, tokens=written,
-                              keep_first=True)["first"]
+        first = capture_trace(loaded, conversation, how, trace, tokens=written, keep_first=True)["first"]
         refused = unserved(trace, policies, settings.budgets)
         served, cells = [one for one in policies if one not in refused], []
         if served:

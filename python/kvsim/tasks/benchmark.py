@@ -4,8 +4,7 @@ The columns are those of kvpress's evaluation (0.5): context, question, answer_p
 max_new_tokens, and where they are there task and length; `answers`, as LongBench calls them, `needle`
 of a needle in a haystack, and all_classes are taken, too. A row of SCBench (2024) has multi_turns
 instead of question and answer: a list of {"input": question, "answer": ..., "options": ...}, which
-share one context. Everything read here is somebody else's, and checked.
-"""
+share one context. Everything read here is somebody else's, and checked."""
 
 import ast
 import csv
@@ -94,8 +93,7 @@ def files_of(path: Path) -> list[Path]:
     """The files of a benchmark: itself, those of a folder, or the parts of a dataset on disk."""
     if path.is_file():
         if path.suffix.lower() not in SUFFIXES:
-            raise UsageError(f"{path}: found a file of another kind, expected "
-                             f"{', '.join(SUFFIXES)}")
+            raise UsageError(f"{path}: found a file of another kind, expected {', '.join(SUFFIXES)}")
         return [path]
     if not path.is_dir():
         raise UsageError(f"{path}: no such file or folder")

@@ -1,8 +1,7 @@
 """Scorers of free answers: score(answer, row) in [0, 1], and which benchmark is judged by which.
 
 Rules are those of the benchmarks' own evaluation; normalising and F1 are SQuAD's of transformers,
-ROUGE-L is that of rouge-score. A new scorer is a function here and a name in SCORERS.
-"""
+ROUGE-L is that of rouge-score. A new scorer is a function here and a name in SCORERS."""
 
 import difflib
 import re
@@ -60,13 +59,11 @@ def classification(answer: str, row: Mapping[str, Any]) -> float:
     (LongBench); names that are parts of the right one do not count against it."""
     classes = row.get("all_classes")
     if classes is None or not len(classes):
-        raise UsageError("--scorer classification: expected a column all_classes with the names of "
-                         "the classes")
+        raise UsageError("--scorer classification: expected a column all_classes with the names of the classes")
     line = first_line(answer)
 
     def one(wanted: str) -> float:
-        found = [name for name in classes
-                 if name in line and not (name in wanted and name != wanted)]
+        found = [name for name in classes if name in line and not (name in wanted and name != wanted)]
         return 1 / len(found) if wanted in found else 0.0
 
     return max(one(wanted) for wanted in row["answers"])
@@ -114,8 +111,7 @@ def boxed(answer: str, wanted: str) -> float:
 
 def code_line(answer: str, wanted: str) -> float:
     """Similarity of the first line of code to the right one (LongBench: completion of code)."""
-    lines = (one for one in answer.lstrip().split("\n")
-             if not any(mark in one for mark in ("`", "#", "//")))
+    lines = (one for one in answer.lstrip().split("\n") if not any(mark in one for mark in ("`", "#", "//")))
     return difflib.SequenceMatcher(None, next(lines, ""), wanted).ratio()
 
 
@@ -147,8 +143,7 @@ def load_scorer(name: str) -> Scorer:
     if name in SCORERS:
         return SCORERS[name]
     if not name.rpartition(":")[0].endswith(".py"):
-        raise UsageError(f"--scorer: found {name}, expected one of {', '.join(SCORERS)}, or "
-                         "FILE.py:FUNCTION")
+        raise UsageError(f"--scorer: found {name}, expected one of {', '.join(SCORERS)}, or FILE.py:FUNCTION")
     from ..scoring import SCHEME, load_function, where
 
     own = load_function(SCHEME + name)

@@ -10,5 +10,4 @@
     pages(results, options[, found])    or, of several, {file name without ending: function that draws it}
 
 A figure that asks for more looks for it in `pages` and raises load.Missing where the file is not enough.
-Nothing is drawn before every target of a call is known.
-"""
+Nothing is drawn before every target of a call is known."""

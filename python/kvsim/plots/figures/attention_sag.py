@@ -2,8 +2,7 @@
 
 Positive sag: merged slots have less attention than their members had in the full cache. Records that
 move values only (`cam`, `value-fold`) have no merged slots, so no sag by definition; what they lose
-is the attention on the entries they drop.
-"""
+is the attention on the entries they drop."""
 
 from .. import load, style
 from .retained_importance import MEDIAN, thin_and_thick

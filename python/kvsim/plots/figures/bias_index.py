@@ -1,7 +1,6 @@
 """Bias index of each span and the spread over spans by budget, all policies.
 
-Mean over layers. Above 0 a span is kept more than the prompt as a whole, below 0 less.
-"""
+Mean over layers. Above 0 a span is kept more than the prompt as a whole, below 0 less."""
 
 from .. import load, style
 

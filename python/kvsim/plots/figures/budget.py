@@ -1,7 +1,6 @@
 """Stream error, retained importance and errors by budget: means above, worst cases below.
 
-With a single budget there is no curve to draw; then each policy is a row with one dot.
-"""
+With a single budget there is no curve to draw; then each policy is a row with one dot."""
 
 from .. import load, measures, style
 

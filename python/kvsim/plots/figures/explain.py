@@ -2,8 +2,7 @@
 
 Reads what `kvsim explain --json` prints. Above, importance by position; below, the text of the
 prompt. Depth of colour is importance; a line through a token says that no head kept it, a line
-under it that some heads did not. Spaces are part of the tokens; line ends are shown as a sign.
-"""
+under it that some heads did not. Spaces are part of the tokens; line ends are shown as a sign."""
 
 import numpy as np
 from matplotlib.patches import Patch, Rectangle

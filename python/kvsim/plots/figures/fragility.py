@@ -4,8 +4,7 @@ hindsight, which is oracle-mean (DefensiveKV, Figures 1, 3, 12 and 13).
 
 Needs the results of `kvsim replay --fragility`: records that differ in `aggregate=single` and
 `single_row` only are the band. The defensive step is the largest attention over rows and heads,
-floored by a prior, and then times the norm of v W (Algorithm 1). One panel per layer.
-"""
+floored by a prior, and then times the norm of v W (Algorithm 1). One panel per layer."""
 
 import functools
 

@@ -1,8 +1,7 @@
 """Keep rate of each span by budget, one panel per policy.
 
 The grey line is what an unbiased policy would keep of every span: the share of all prompt entries
-that the policy really kept (its realised rate), which is the diagonal when budgets are met exactly.
-"""
+that the policy really kept (its realised rate), which is the diagonal when budgets are met exactly."""
 
 import numpy as np
 

@@ -1,8 +1,7 @@
 """Loss of the model itself by budget, beside the stream error that foretells it.
 
 From a results file and what the closed loop of its trace wrote (`kvsim closed-loop`). The loss is
-the mean KL divergence of the next-token distribution from that with the full cache.
-"""
+the mean KL divergence of the next-token distribution from that with the full cache."""
 
 import numpy as np
 

@@ -2,8 +2,7 @@
 
 Up to FEW policies are lines. More are rows of a map, since lines would hide each other. The outlier
 line at 0.5 divides its two colours: a step below it has lost more than half of the importance that
-its query would have found in the full cache.
-"""
+its query would have found in the full cache."""
 
 import matplotlib
 import numpy as np

@@ -2,8 +2,7 @@
 their defaults, one row per metric, one line per budget. Dotted: the default.
 
 Several results files of one sweep, one per trace, make one figure: lines are means over the traces
-and bands reach from the least to the most.
-"""
+and bands reach from the least to the most."""
 
 import functools
 

@@ -1,6 +1,5 @@
 """Two hyper-parameters of a preset against each other: every cell is one setting, the other axes at
-their defaults. Darker is worse; framed is the default, a star marks the best of each map.
-"""
+their defaults. Darker is worse; framed is the default, a star marks the best of each map."""
 
 import functools
 

@@ -1,7 +1,6 @@
 """Stream error by budget: among the best predictors of what a model loses.
 
-With a single budget each policy is a row with one dot.
-"""
+With a single budget each policy is a row with one dot."""
 
 from .. import load, measures, style
 from ...plain import counted

@@ -1,8 +1,7 @@
 """Mean, max and max with prior as estimates of a risk that is rarely seen (DefensiveKV, App. C).
 
 Reads what `kvsim theory --json` prints. Lines are closed forms, markers the simulation; bars of 4
-standard errors are mostly smaller than the markers.
-"""
+standard errors are mostly smaller than the markers."""
 
 import numpy as np
 

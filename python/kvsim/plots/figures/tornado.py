@@ -1,6 +1,5 @@
 """How much each hyper-parameter of a preset matters: a bar from the worst to the best value along
-its axis, as differences from the default setting, the widest on top.
-"""
+its axis, as differences from the default setting, the widest on top."""
 
 import functools
 

@@ -3,8 +3,7 @@ retained importance (DefensiveKV, Table 1); `--metric` chooses.
 
 `traces` has a row per policy: small marks are traces, the bar is their mean, the line its 95 %
 interval over traces (t). `traces-table` has the numbers of every trace. With a single trace
-the interval is over circular blocks of its steps, of what is a mean over them.
-"""
+the interval is over circular blocks of its steps, of what is a mean over them."""
 
 import functools
 from typing import Callable, NamedTuple

@@ -2,8 +2,7 @@
 
 By default the residual error of each layer, with the stream error of all layers together in the
 last column, and mean retained importance; `--metric` chooses. Every cell prints its number, so that
-the figure is also the table; darker is worse.
-"""
+the figure is also the table; darker is worse."""
 
 import math
 from typing import NamedTuple

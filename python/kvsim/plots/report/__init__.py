@@ -5,5 +5,4 @@ verdict.py   the table of policies by budget: measures, their direction, interva
 detail.py    a results file with what the trace adds to it: steps, layers, heads, texts and kept sets, as
              numbers for the page
 pack.py      numbers and texts as blocks of an HTML file
-page/        what runs in the browser; vendor/: the chart library
-"""
+page/        what runs in the browser; vendor/: the chart library"""

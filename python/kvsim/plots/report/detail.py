@@ -1,8 +1,7 @@
 """Steps, layers, heads, texts and kept sets of one trace, reduced to what a page can hold.
 
 Nothing is of size entries x steps. Bounds, in numbers before compression, are below; what exceeds
-them is averaged or left out, and the page says so (docs/report.md).
-"""
+them is averaged or left out, and the page says so (docs/report.md)."""
 
 import io
 import re

@@ -1,8 +1,7 @@
 """Numbers and texts as blocks of one HTML file that loads nothing and runs nothing else.
 
 A block is base64 of gzip of little-endian numbers or UTF-8; the page unpacks it when it is looked
-at. Scripts and styles are allowed by their SHA-256 alone, so that no text of a trace can run.
-"""
+at. Scripts and styles are allowed by their SHA-256 alone, so that no text of a trace can run."""
 
 import base64
 import gzip

@@ -1,8 +1,7 @@
 """`kvsim report`: writes the page of results files.
 
 Closed loops (kvsim closed-loop) may be among the files. What the traces add to them `kvsim details`
-finds. Exit codes are those of kvsim: 0 done, 1 failed, 2 usage, 3 bad data.
-"""
+finds. Exit codes are those of kvsim: 0 done, 1 failed, 2 usage, 3 bad data."""
 
 import argparse
 import json
