@@ -12,8 +12,7 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from .errors import UsageError
-from .kvtrace.cache_names import cache_in
-from .kvtrace.layers import find_attention_layers
+from .kvtrace.layers import cache_in, find_attention_layers
 
 Masks = Mapping[int, torch.Tensor]   # layer -> bool [Hkv, n]: kept
 

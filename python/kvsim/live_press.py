@@ -19,10 +19,9 @@ import torch
 from .api import PolicyLike
 from .compact_cache import check_cache, compress
 from .errors import Error, UsageError
-from .kvtrace.cache_names import cache_in
 from .kvtrace.capture import no_progress
 from .kvtrace.kept_sets import check_static
-from .kvtrace.layers import find_attention_layers, hooked
+from .kvtrace.layers import cache_in, find_attention_layers, hooked
 from .kvtrace.model import of_caller
 from .kvtrace.probes import make_probes, record_probes
 from .kvtrace.prompt import token_texts

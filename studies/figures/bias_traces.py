@@ -8,7 +8,7 @@ import numpy as np
 
 from ...plain import counted
 from .. import load, statistics, style
-from .keep_rate_traces import of_files, orders
+from .keep_rate_traces import narrow, of_files, orders
 from .traces import mean_row
 
 TITLE = "bias index per span at one budget, every trace and the mean over traces"
@@ -26,7 +26,7 @@ def draw(several, rows, options, policies):
     for name, files in rows.items():
         budget = files[0].nearest_budget(options.budget)
         keep, unbiased = (each.sel(budget=budget) for each in of_files(files, policies))
-        panels += [(f"{span}\n{style.narrow(name, 26)}", (keep.sel(span=span) - unbiased).values)
+        panels += [(f"{span}\n{narrow(name, 26)}", (keep.sel(span=span) - unbiased).values)
                    for span in files[0].spans]
     labels, size, row = style.row_labels(policies)
     budgets = {results.budget_text(results.nearest_budget(options.budget)) for results in several}

@@ -6,6 +6,7 @@ Traces whose spans come in the same order share a row, which shows their mean an
 """
 
 import functools
+import re
 
 import numpy as np
 
@@ -18,6 +19,16 @@ TITLE = "keep rate per span by budget, orders of the spans down, policies across
 READS = "several"
 POOLS = True
 COLUMNS = 6
+
+
+def narrow(name, width=12):
+    """A name over several lines, broken after underscores and hyphens where it is long."""
+    lines = [""]
+    for part in re.split(r"(?<=[_-])", name):
+        if lines[-1] and len(lines[-1]) + len(part) > width:
+            lines.append("")
+        lines[-1] += part
+    return "\n".join(lines)
 
 
 def pages(several, options):
@@ -82,7 +93,7 @@ def draw(several, rows, policies, note):
         keep, unbiased = of_files(files, policies)
         bias = (keep - unbiased).transpose(*keep.dims)
         at_budgets = keep.budget.values
-        row[0].set_ylabel(style.narrow(name.replace(", ", ",\n"), 20), fontsize=6)
+        row[0].set_ylabel(narrow(name.replace(", ", ",\n"), 20), fontsize=6)
         for ax, policy in zip(row, policies):
             ax.plot(at_budgets, unbiased.sel(policy=policy).mean("trace"), zorder=1, **REFERENCE)
             for span in files[0].spans:

@@ -327,10 +327,6 @@ class DocumentTest(PlotTest):
         path.write_text(content if isinstance(content, str) else json.dumps(content))
         return path
 
-    def test_the_json_of_theory_is_drawn(self):
-        code, out, err = self.draw(self.document(THEORY), "-o", self.out, "--formats", "png")
-        self.assertEqual((code, out, err), (0, [str(self.out / "theory.png")], []))
-
     def test_the_json_of_explain_is_drawn(self):
         code, out, err = self.draw(self.document(EXPLAIN), "-o", self.out, "--formats", "png")
         self.assertEqual((code, out, err), (0, [str(self.out / "explain.png")], []))

@@ -24,7 +24,7 @@ class SeveralTracesTest(PlotTest):
         code, out, err = self.planned(*self.files(), "-o", self.out, "--formats", "png")
         self.assertEqual((code, err), (0, []))
         together = {path.stem for path in self.out.iterdir() if path.is_file()}
-        self.assertEqual(together, {"traces", "traces-table"})
+        self.assertEqual(together, {"traces"})
         self.assertEqual({path.name for path in self.out.iterdir() if path.is_dir()}, {"a", "b"})
 
     def test_the_numbers_of_traces_are_those_of_the_files(self):
@@ -109,7 +109,6 @@ class SeveralTracesTest(PlotTest):
                   "retained importance,\nsteps and layers below 0.5"])):
             pages = traces.pages(files, SimpleNamespace(metric=metric, budget="0.2"))
             self.assertEqual([ax.get_title() for ax in pages["traces"]().axes], titles)
-            self.assertEqual(len(pages["traces-table"]().axes), 3)
         self.refused(3, "cannot draw traces: .*no variable stream_error_rms", *plain, "-o",
                      self.out, "--only", "traces", "--metric", "stream_error")
 

@@ -3,7 +3,7 @@ were measured once, on the machines that it names."""
 
 from kvsim.plain import duration
 from kvsim.studies.command import BUDGETS, POLICIES
-from kvsim.studies.cost import GB, Shape, memory_bytes, trace_bytes
+from kvsim.studies.plan import GB, Shape, memory_bytes, trace_bytes
 
 TFLOP = 1e12
 PROMPT_PASSES = 4   # capture, two readings of the probe, closed loop

@@ -74,7 +74,7 @@ found.append(loss())
 for cache in (None, kvsim.CompactCache(model)):
     press = kvsim.press("knorm", 0.6, dtype="float32", threads=1)
     with press(model):
-        given = {} if cache is None else kvsim.kvtrace.cache_names.with_cache(model, cache)
+        given = {} if cache is None else kvsim.kvtrace.layers.with_cache(model, cache)
         written = model.generate(prompt, max_new_tokens=6, do_sample=False, **given)
     assert len(press.kept) == 4 and all(one.any() and not one.all() for one in press.kept.values())
     assert written.shape[1] > prompt.shape[1]

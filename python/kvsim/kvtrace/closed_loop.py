@@ -17,10 +17,9 @@ import numpy as np
 import torch
 
 from ..errors import DataError, Error
-from .cache_names import few_logits
 from .inputs import Inputs, beside
 from .kept_sets import KeptSets
-from .layers import find_attention_layers
+from .layers import few_logits, find_attention_layers
 from .live_cache import LiveAttention, LiveCache
 from .record import FirstPass, last_logits, listening, off, running, tolerance
 from .rope import takes_positions

@@ -2,8 +2,8 @@
 
 import torch
 
-from .cache_names import cache_in, few_logits, with_cache
 from .inputs import Inputs, beside
+from .layers import cache_in, few_logits, with_cache
 from .model import LoadedModel
 from .record import running
 

@@ -4,12 +4,15 @@ import contextlib
 import dis
 import functools
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from ..errors import Error
 
 REGISTRY = "ALL_ATTENTION_FUNCTIONS"   # of transformers; what calls it can be listened to
+# Names of a forward's argument for the cache: from 5.24 on the older one warns and will end.
+NEW, OLD = "cache", "past_key_values"
 
 
 @dataclass
@@ -120,3 +123,22 @@ def other_layers(model) -> dict[int, str]:
     modules, known = dict(model.named_modules()), find_attention_layers(model)
     return {index: type(modules[names[-1]]).__name__
             for index, names in layer_modules(model).items() if index not in known}
+
+
+def with_cache(model: Any, cache: Any) -> dict[str, Any]:
+    """The keyword argument that gives a model a cache to go on with."""
+    name = NEW if NEW in inspect.signature(model.forward).parameters else OLD
+    return {name: cache}
+
+
+def few_logits(model: Any, rows: int) -> dict[str, Any]:
+    """The keyword argument by which a model computes only its last logits, where it knows one."""
+    known = inspect.signature(model.forward).parameters
+    return {"logits_to_keep": rows} if "logits_to_keep" in known else {}
+
+
+def cache_in(found: Any) -> Any:
+    """The cache among a module's keyword arguments, or in a model's output; None without one."""
+    if not isinstance(found, Mapping):   # outputs are, too
+        return None
+    return found[NEW] if NEW in found else found.get(OLD)

@@ -13,9 +13,8 @@ import torch
 
 from ..errors import DataError, UsageError
 from ..plain import read_text
-from .cache_names import cache_in, with_cache
 from .generate import generate
-from .layers import find_attention_layers, hooked
+from .layers import cache_in, find_attention_layers, hooked, with_cache
 from .model import LoadedModel
 from .prompt import token_texts
 from .record import Recorder

@@ -19,8 +19,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from ..errors import Error, line_of
 from ..trace import Layer
 from .between import between, weight_of
-from .cache_names import few_logits
-from .layers import find_attention_layers, hooked
+from .layers import few_logits, find_attention_layers, hooked
 from .stream import StreamWatch
 from .writer import TraceWriter, as_array
 

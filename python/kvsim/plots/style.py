@@ -5,7 +5,6 @@ colour-blind reader. A figure is as wide as what it is for (WIDTHS); its texts h
 
 import functools
 import math
-import re
 import textwrap
 from pathlib import Path
 
@@ -237,16 +236,6 @@ def dot_panels(results, policies, title, about, values_of, most_columns):
         colour_rows(ax, results, policies, labels, size)
         ax.set(ylim=(len(policies) - 0.5, -0.5), title=text)
     return fig, axes
-
-
-def narrow(name, width=12):
-    """A name over several lines, broken after underscores and hyphens where it is long."""
-    lines = [""]
-    for part in re.split(r"(?<=[_-])", name):
-        if lines[-1] and len(lines[-1]) + len(part) > width:
-            lines.append("")
-        lines[-1] += part
-    return "\n".join(lines)
 
 
 def error_shades(errors):

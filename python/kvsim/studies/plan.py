@@ -4,24 +4,73 @@ a task that are tried on the machine, in part; nothing of them stays."""
 import tempfile
 import time
 from argparse import Namespace
+from dataclasses import dataclass
 from pathlib import Path
 
-from ..kvtrace.closed_loop import ClosedLoop, rows_at_once
 from ..kvtrace.kept_sets import ResultsFile
 from ..plain import counted, duration
 from ..trace import Trace
-from .cost import GB, kept_bytes, memory_bytes, shape_of, trace_bytes
 from .folder import Folder, Part
 from .run import (canonical_records, close_loop, is_static, missing, record_text, replay_text, unserved)
 from .sources import Source, passage
 from .tasks import Sheet, run_instance
 
+ENTRY_BYTES = 2   # of a number in a trace
+GB = 1e9
 REPLAYED_LAYERS = 4   # of a trace, about: the others take as long
 TRIES = 3             # instances, until the full cache answers one right
 
 
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of a model that a study's cost follows from. `parameters` without those of embeddings
+    that are only looked up."""
+
+    parameters: float
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocabulary: int
+
+
+def shape_of(loaded) -> Shape:
+    """Of a model that is held."""
+    config = loaded.config
+    heads = config.num_attention_heads
+    total = sum(one.numel() for one in loaded.model.parameters())
+    looked_up = 0 if getattr(config, "tie_word_embeddings", False) else config.vocab_size * config.hidden_size
+    return Shape(total - looked_up, config.num_hidden_layers, heads,
+                 getattr(config, "num_key_value_heads", heads),
+                 getattr(config, "head_dim", None) or config.hidden_size // heads, config.vocab_size)
+
+
+def trace_bytes(shape: Shape, prompt: int, steps: int, probes: int = 1) -> float:
+    """Queries, keys and values of every layer, and the queries of probes as long as the prompt."""
+    rows = (prompt + steps) * (shape.heads + 2 * shape.kv_heads) + probes * prompt * shape.heads
+    return shape.layers * shape.head_dim * ENTRY_BYTES * rows
+
+
+def kept_bytes(shape: Shape, prompt: int, steps: int) -> float:
+    """Of a results file, a policy and budget: a byte per entry before compression, and numbers of each
+    step."""
+    return shape.layers * (shape.kv_heads * prompt + 40 * steps)
+
+
+def memory_bytes(shape: Shape, prompt: int, steps: int, number_bytes: int, rows: int) -> float:
+    """Weights, the prompt's cache, and of the largest batch of the closed loop the masks of a layer and
+    logits beside those of the full cache. Libraries take about 1 GB more."""
+    total, batch = prompt + steps, max(1, rows // steps)
+    cache = 2 * shape.layers * shape.kv_heads * shape.head_dim * total * number_bytes
+    masks = batch * shape.heads * steps * total * (number_bytes + 1)
+    logits = (batch + 3) * steps * shape.vocabulary * 4
+    return shape.parameters * number_bytes + cache + masks + logits
+
+
 def plan_text(found: list[Source], chosen: list, loaded, settings: Namespace, folder: Folder) -> str:
     """How much of the study is left, and what it takes."""
+    from ..kvtrace.closed_loop import rows_at_once
+
     lacks = {one: missing(folder, one.name, settings.policies) for one in found}
     work = [one for one in found if lacks[one]]
     runs, all_ = (len(settings.budgets) * sum(map(len, ones)) for ones in (
@@ -73,6 +122,8 @@ def of_text(source: Source, loaded, settings: Namespace,
     """Captures a text, replays all policies in some of its layers, and runs the model with one budget
     of every policy that changes the cache, which takes longest, and with sets of one that does not.
     Seconds of capture, replay, and a pair of policy and budget; policies that it cannot serve, and why."""
+    from ..kvtrace.closed_loop import ClosedLoop
+
     text = passage(source.path, loaded.tokenizer, settings.prompt_tokens, settings.steps)
     with tempfile.TemporaryDirectory(prefix="kvsim-plan-") as place:
         trace, results = Path(place) / f"{source.name}.h5", Path(place) / "some.nc"

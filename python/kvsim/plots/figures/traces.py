@@ -2,8 +2,8 @@
 retained importance (DefensiveKV, Table 1); `--metric` chooses.
 
 `traces` has a row per policy: small marks are traces, the bar is their mean, the line its 95 %
-interval over traces (t). `traces-table` has the numbers of every trace. With a single trace
-the interval is over circular blocks of its steps, of what is a mean over them."""
+interval over traces (t); its CSV has the numbers of every trace. With a single trace the interval is
+over circular blocks of its steps, of what is a mean over them."""
 
 import functools
 from typing import Callable, NamedTuple
@@ -27,7 +27,6 @@ class Column(NamedTuple):
     of: Callable
     unit: str
     beside: bool = True    # stays when other measures are drawn, too
-    in_table: bool = True
     short: str = ""        # for titles
     steps: Callable | None = None   # values per step whose mean, or its root, the column is
     root: bool = False
@@ -66,8 +65,7 @@ COLUMNS = (
            steps=lambda v: v ** 2, root=True),
     Column("stream_error", "worst step", lambda v: v.max("step"), "relative"),
     RETAINED("worst step of all layers", lambda v: v.min(PAIRS), "fraction", beside=False),
-    RETAINED("worst step, mean over layers", lambda v: v.min("step").mean("layer"), "fraction",
-             beside=False, in_table=False),
+    RETAINED("worst step, mean over layers", lambda v: v.min("step").mean("layer"), "fraction", beside=False),
     RETAINED("mean over layers and steps", lambda v: v.mean(PAIRS), "fraction",
              steps=lambda v: v.mean("layer")),
     RETAINED("below 0.5, of (layer, step) pairs", lambda v: 100 * (v < 0.5).mean(PAIRS), "%",
@@ -88,10 +86,9 @@ def pages(several, options):
     said = f" at budget {', '.join(sorted(budgets))}"
     of = several[0].subtitle if len(several) == 1 else \
         f"{', '.join(sorted({one.model for one in several}))}, {counted(len(several), 'trace')}"
-    given = several, options, policies, measures.title(names), said, of + measures.layers_note(several, names) + \
-        measures.held_note(several, policies, options.budget or "0.5")
-    return {"traces": functools.partial(draw, *given, drawn, [one for one in there if one not in drawn]),
-            "traces-table": functools.partial(draw_table, *given, [one for one in drawn if one.in_table][:3])}
+    about = of + measures.layers_note(several, names) + measures.held_note(several, policies, options.budget or "0.5")
+    return {"traces": functools.partial(draw, several, options, policies, measures.title(names), said, about, drawn,
+                                        [one for one in there if one not in drawn])}
 
 
 def measured(several, options, columns, policies):
@@ -190,21 +187,3 @@ def text(mean, low, high, unit):
     if np.isnan(low):
         return f"{mean:{form}}"
     return f"{mean:{form}} [{low:{form}}, {high:{form}}]"
-
-
-def draw_table(several, options, policies, title, budgets, about, columns):
-    values, means, _ = measured(several, options, columns, policies)
-    labels, size, row = style.row_labels(policies)
-    fig, axes = style.frame(
-        f"{title} of each trace{budgets}", f"{about}; darker is worse", len(columns), 1,
-        0.5 + row * len(policies), sharex=True)
-    for ax, column, cells, mean in zip(axes.flat, columns, values, means):
-        # unit: (shade, its darkest value, text of a cell)
-        shades, darkest, form = {
-            "%": (cells, 25.0, "{:.1f}".format), "fraction": (1 - cells, 1.0, "{:.2f}".format),
-            "relative": (style.error_shades(cells), 1.0, "{:.2g}".format)}[column.unit]
-        style.number_map(ax, np.column_stack([cells, mean]), shades, darkest, form)
-        ax.set_title(f"{column.title} ({column.unit})".replace("\n", " "))
-        ax.set_yticks(range(len(policies)), labels, fontsize=size)
-        ax.set_xticks(range(len(several) + 1), [*map(style.narrow, load.names(several)), "mean"], fontsize=5.5)
-    return fig
