@@ -4,12 +4,11 @@
 >>> results = kvsim.replay(kvsim.sample(), ["snapkv", "h2o"], [0.2, 0.5])
 >>> results.kvsim.summary
 
-These arguments mean the same everywhere, and stand in the signatures alone: `threads` of the program (all
-cores without), `backend` ("auto", "cpu" or "cuda"), `seed` of everything random, `overwrite` of what is
-there, `title` of a page, `pool`: means over files although their layers or lengths differ, and `progress`:
-show a bar (True), none (False), or one on a terminal and in notebooks (None). Of models `tokenizer` is that
-of one that you hold, or its processor; of one that is loaded by name `device` and `model_dtype` say how it
-computes.
+These arguments mean the same everywhere, and stand in the signatures alone: `threads` of the program (all cores
+without), `backend` ("auto", "cpu" or "cuda"), `seed` of everything random, `overwrite` of what is there, `title` of a
+page, `pool`: means over files although their layers or lengths differ, and `progress`: show a bar (True), none
+(False), or one on a terminal and in notebooks (None). Of models `tokenizer` is that of one that you hold, or its
+processor; of one that is loaded by name `device` and `model_dtype` say how it computes.
 
 What is heavy is imported when it is used: the command line must start at once."""
 

@@ -1,9 +1,8 @@
 """Presses of kvpress (NVIDIA) as policies: their `score` runs on the tensors of a trace.
 
-A press expects an attention module and hidden states. It gets a module whose projections cut
-queries, keys and values out of "hidden states" that hold exactly these, before their rotation
-where the trace knows it. What a trace does not hold is NaN there, so that a press that looks at it
-is found out instead of being given something else."""
+A press expects an attention module and hidden states. It gets a module whose projections cut queries, keys and values
+out of "hidden states" that hold exactly these, before their rotation where the trace knows it. What a trace does not
+hold is NaN there, so that a press that looks at it is found out instead of being given something else."""
 
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any

@@ -1,5 +1,4 @@
-"""How a command that is written in Python reads its options, prints and ends: as those of the
-program do."""
+"""How a command that is written in Python reads its options, prints and ends: as those of the program do."""
 
 import argparse
 import os

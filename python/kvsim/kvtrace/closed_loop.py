@@ -1,13 +1,11 @@
 """Runs a model whose later queries see only what compression left of the cache.
 
-All tokens run once, with the full cache; the prompt's keys and values serve every run. Only the
-later tokens are run again, several caches at a time: each layer sees the entries that its heads
-keep, or its attention comes from the program that holds the compressed cache (live_cache.py).
-A model that carries more than keys and values from the prompt on (a convolution's or a recurrent
-layer's state), or that counts positions by itself, gives other logits in that way even with
-everything kept. There prompt and later tokens run together each time, and only later queries miss
-what is dropped. As in a capture, the model's attention function is replaced in transformers'
-registry by one that calls it."""
+All tokens run once, with the full cache; the prompt's keys and values serve every run. Only the later tokens are run
+again, several caches at a time: each layer sees the entries that its heads keep, or its attention comes from the
+program that holds the compressed cache (live_cache.py). A model that carries more than keys and values from the prompt
+on (a convolution's or a recurrent layer's state), or that counts positions by itself, gives other logits in that way
+even with everything kept. There prompt and later tokens run together each time, and only later queries miss what is
+dropped. As in a capture, the model's attention function is replaced in transformers' registry by one that calls it."""
 
 import contextlib
 from collections.abc import Iterator

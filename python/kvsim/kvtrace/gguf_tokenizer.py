@@ -1,9 +1,8 @@
 """The tokenizer of a GGUF file, from its own tokens, scores, kinds and merges, by `tokenizers`.
 
-Vocabularies of SentencePiece, and byte-level ones whose split is known, are read here: what
-transformers makes of them reads, by its version, another language, digits in another way or a token
-before every text, or it takes minutes. Other byte-level ones are transformers', compared with the
-file."""
+Vocabularies of SentencePiece, and byte-level ones whose split is known, are read here: what transformers makes of them
+reads, by its version, another language, digits in another way or a token before every text, or it takes minutes. Other
+byte-level ones are transformers', compared with the file."""
 
 import json
 import tomllib
