@@ -71,11 +71,9 @@ def explain(results: xarray.Dataset | str | PathLike, trace: str | PathLike | Tr
         if trace is not None:
             words.append(f"--trace={Path(trace)}")
         found = json.loads(run(words))
-    return Explanation(
-        **{name: found[name] for name in ("policy", "budget", "layer", "step", "step_text",
-                                          "retained_importance")},
-        lost=pandas.DataFrame(found["lost"]).set_index("position") if found["lost"] else
-        pandas.DataFrame(), document=found)
+    lost = pandas.DataFrame(found["lost"])
+    return Explanation(lost=lost.set_index("position") if found["lost"] else lost, document=found, **{
+        name: found[name] for name in ("policy", "budget", "layer", "step", "step_text", "retained_importance")})
 
 
 def _score_functions(results: xarray.Dataset, trace: Path, folder: Path, chosen: str | None) -> bool:

@@ -14,7 +14,6 @@ from .errors import DataError
 _REORDER = frozenset("\u061c\u200e\u200f\u2028\u2029\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 
-
 #: Some editors begin files with it; it is no part of the text.
 BYTE_ORDER_MARK = "\ufeff"
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")

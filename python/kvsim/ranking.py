@@ -15,7 +15,7 @@ RANKED, HINDSIGHT, NOTHING_LOST, SCORES_ALL_EQUAL, HOLDS_MORE, HOLDS_LESS = rang
 ALIKE = 0.05     # how far what is held may lie from the budget, as a share of it
 # Shares of 1, and numbers that are neither shares nor above 0 throughout.
 SHARES = ("retained_", "represented_", "keep_rate", "span_retained", "top1_", "minmax_bound",
-          "dropped_attention", "late_", "importance_cosine", "realised_", "effective_share")
+          "dropped_attention", "late_", "importance_cosine", "realised_")
 SIGNED = ("nll_difference", "bias_index", "span_spearman", "importance_pearson", "regret",
           "log_mass", "attention_sag", "zip_scale", "locality", "drift", "key_norm")
 # Measures of which more is better, and those of which neither is; of all others less is.
@@ -56,9 +56,8 @@ def contest(series: Sequence, *, units: str, scale: str, more_is_better: bool = 
             points: Sequence[Sequence[tuple[float, Sequence]]] = ()) -> dict[str, Any]:
     """Policies at one budget by one measure: `series` [policy, step or trace]. `points`: for each policy
     what it holds at its own budgets, over what this one gives, with its series there."""
-    return {"series": _plain(series), "units": units, "scale": scale,
-            "more_is_better": more_is_better, "unranked": [int(one) for one in unranked],
-            "held": _plain(held),
+    return {"series": _plain(series), "units": units, "scale": scale, "more_is_better": more_is_better,
+            "unranked": [int(one) for one in unranked], "held": _plain(held),
             "points": [[{"held": _plain([share])[0], "series": _plain(own)} for share, own in policy]
                        for policy in points]}
 

@@ -36,7 +36,6 @@ COLUMNS = {
     ("same token", "written"): ("generated_agreement", "mean"),
 }
 
-
 #: How a column is written where people read it, by its last name.
 FORMATS = {"outliers": "{:.0f}", "smaller": "{:.1f}x"}
 

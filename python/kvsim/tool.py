@@ -13,7 +13,6 @@ from pathlib import Path
 from .errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_USAGE, Error, line_of
 from .plain import near, printable
 
-
 #: Forms of a table: for the terminal, and to paste.
 TABLES = ("text", "md", "tex")
 

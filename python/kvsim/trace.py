@@ -73,11 +73,8 @@ class Layer:
         n = self.prompt_len
         stored = int(np.searchsorted(self.query_positions, n))
         return replace(
-            self,
-            queries=self.queries[:, :stored],
-            query_positions=self.query_positions[:stored],
-            keys=self.keys[:, :n],
-            values=self.values[:, :n],
+            self, queries=self.queries[:, :stored], query_positions=self.query_positions[:stored],
+            keys=self.keys[:, :n], values=self.values[:, :n],
             residual_norm=None if self.residual_norm is None else self.residual_norm[:stored],
             gate=None if self.gate is None else self.gate[:, :stored],
             **{name: norm if norm is None or norm.eps is None

@@ -142,9 +142,9 @@ class Folder(units.Folder):
     def listed(self) -> pandas.DataFrame:
         """A row for every text that has been begun (TEXT_COLUMNS)."""
         return pandas.DataFrame([
-            [one["model"], name, one["category"], one["prompt_len"],
-             one["total_len"] - one["prompt_len"], one.get("origin", one.get("file", "")),
-             one["digest"]] for name, one in self.facts().items()], columns=list(TEXT_COLUMNS))
+            [one["model"], name, one["category"], one["prompt_len"], one["total_len"] - one["prompt_len"],
+             one.get("origin", one.get("file", "")), one["digest"]]
+            for name, one in self.facts().items()], columns=list(TEXT_COLUMNS))
 
     def worst_steps(self, count: int) -> Iterator[dict]:
         """Of every text and policy the `count` steps of largest loss at the smallest budget."""

@@ -92,30 +92,19 @@ def describe(source):
     results = source.results
     parameters, sizes = load.parameters(results), results.data.sizes
     return {
-        "name": source.name,
-        "file": results.path.name,
-        "model": results.model,
-        "prompt": source.prompt,
-        "steps": results.steps.tolist(),
-        "layers": results.layers,
-        "policies": results.policies,
-        "budgets": results.budget_labels(),
-        "ratios": results.budgets.tolist(),
-        "kvHeads": sizes.get("kv_head", 0),
-        "heads": sizes.get("head", 0),
+        "name": source.name, "file": results.path.name, "model": results.model, "prompt": source.prompt,
+        "steps": results.steps.tolist(), "layers": results.layers, "policies": results.policies,
+        "budgets": results.budget_labels(), "ratios": results.budgets.tolist(),
+        "kvHeads": sizes.get("kv_head", 0), "heads": sizes.get("head", 0),
         # Every attribute of the run but the configuration, which has its own place.
         "record": [[str(name), PATH.sub(last_part, str(value))] for name, value in results.data.attrs.items()
                    if name not in ("config", "trace_path") and not str(name).startswith("_")],
-        "parameters": parameters,
-        "spans": span_list(results),
-        "tokens": tokens(source),
-        "series": step_series(source),
-        "maps": layer_maps(source),
+        "parameters": parameters, "spans": span_list(results), "tokens": tokens(source),
+        "series": step_series(source), "maps": layer_maps(source),
         # By KV head, or by query head where those differ.
         "heads_kept": {dim: source.variable_by_policy(name, "layer", dim, over=source.prompt)
                        for name, dim in (("kept", "kv_head"), ("kept_query", "head")) if results.has(name)},
-        "kept": kept_sets(source),
-        "looked": looked_for(source),
+        "kept": kept_sets(source), "looked": looked_for(source),
         "spanRates": {name: source.variable_by_policy(name, "layer", "span")
                       for name in ("keep_rate", "bias_index", "span_retained_importance")
                       if results.has(name)},
