@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import io
+import json
 import unittest
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from findings import drawn, layers, losses, merging_numbers, rehearsal
 from kvsim.plots import load, looks, statistics, style
 from kvsim.plots.figures import memory_error, merging_budget, needles, periodic, span_order
 from test_merging_plots import RECORDS, measured, undefined
-from test_plots import PlotTest
+from test_plots import THEORY, PlotTest
 
 HERE = Path(__file__).resolve().parents[1]
 MERGING = {"merging_budget", "merge_bound", "periodic", "memory_error", "decode_latency",
@@ -21,6 +22,12 @@ MERGING = {"merging_budget", "merge_bound", "periodic", "memory_error", "decode_
 
 
 class FiguresTest(PlotTest):
+    def test_the_json_of_theory_is_drawn(self):
+        path = self.folder / "theory.json"
+        path.write_text(json.dumps(THEORY))
+        code, out, err = self.draw(path, "-o", self.out, "--formats", "png")
+        self.assertEqual((code, out, err), (0, [str(self.out / "theory.png")], []))
+
     def test_a_policy_keeps_its_colour_whoever_else_is_there(self):
         for several in (losses.DRAWN, layers.SHOWN, rehearsal.DRAWN):
             for policy, look in looks.of(tuple(several)).items():

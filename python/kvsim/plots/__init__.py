@@ -1,4 +1,4 @@
-"""The figures. Reads results files (docs/results.md), JSON of theory and explain, no traces.
+"""The figures. Reads results files (docs/results.md), JSON of explain, no traces.
 
 load.py    opens results files and turns every mistake into one line and an exit code
 style.py   the one look of all figures, with kvsim.mplstyle: fonts, colours, line styles, the frame around the panels

@@ -1,7 +1,7 @@
 """`kvsim plot`: draws the figures of results files.
 
-Also of the JSON that `kvsim theory --json` and `kvsim explain --json` print (FILE.json). A file of
-kvsim closed-loop adds what the model itself lost to the figures of its trace that show it.
+Also of the JSON that `kvsim explain --json` prints (FILE.json). A file of kvsim closed-loop adds what
+the model itself lost to the figures of its trace that show it.
 
 One results file puts its figures into the folder; several put them into a folder each, named after
 the file, and what is drawn from all of them together into the folder itself. Prints the path of
@@ -29,7 +29,7 @@ def parse(arguments, titles):
     listing = "\n".join(f"  {name:23}{title}".rstrip() for name, title in titles.items())
     parser = Parser(prog="kvsim plot", description=(
                         "Draws the figures of results files: PDF and PNG per figure, a folder per file when there\n"
-                        "are several. Also what `kvsim theory --json` and `kvsim explain --json` print (FILE.json)."),
+                        "are several. Also what `kvsim explain --json` prints (FILE.json)."),
                     epilog=f"figures:\n{listing}")
     add = parser.add_argument
     add("results", nargs="+", metavar="RESULTS.nc", type=Path)
@@ -110,7 +110,7 @@ def plan(options, figures, load):
             if not isinstance(missing, load.NotMeasured):
                 print(printable(f"kvsim plot: {name} left out: {missing}"), file=sys.stderr)
     if not pages:
-        raise DataError("nothing to draw")
+        raise DataError(f"{options.results[0]}: nothing to draw; studies/make.sh plot has further figures")
     return pages
 
 

@@ -49,7 +49,7 @@ class NotMeasured(Missing):
 
 @dataclass
 class Document:
-    """Output of `kvsim theory --json` or `kvsim explain --json`."""
+    """Output of a command with --json, such as `kvsim explain --json`."""
 
     path: Path
     kind: str
@@ -353,5 +353,5 @@ def open_document(path):
     except ValueError as error:
         raise DataError(f"{path}: not JSON: {line_of(error)}") from error
     if not isinstance(data, dict) or not isinstance(data.get("kvsim"), str):
-        raise DataError(f"{path}: no field kvsim; is this what kvsim theory --json or kvsim explain --json prints?")
+        raise DataError(f"{path}: no field kvsim; is this what kvsim explain --json prints?")
     return Document(path, data["kvsim"], data)
