@@ -12,7 +12,7 @@ import findings.plot  # noqa: F401  (adds the figures of studies/figures)
 import numpy as np
 from findings import drawn, layers, losses, merging_numbers, rehearsal
 from kvsim.plots import load, looks, statistics, style
-from kvsim.plots.figures import memory_error, merging_budget, needles, periodic, span_order
+from kvsim.plots.figures import bias_index, memory_error, merging_budget, needles, periodic, span_order
 from test_merging_plots import RECORDS, measured, undefined
 from test_plots import THEORY, PlotTest
 
@@ -22,6 +22,18 @@ MERGING = {"merging_budget", "merge_bound", "periodic", "memory_error", "decode_
 
 
 class FiguresTest(PlotTest):
+    def test_panels_above_a_gap_have_numbers_and_long_titles_several_lines(self):
+        path = self.file(spans=("defense", "middle", "a_span_of_a_name_that_no_panel_has_room_for",
+                                "directive"), policies=("random", "snapkv"))
+        figure = bias_index.draw(load.open_results(path), None)
+        figure.draw_without_rendering()
+        shown = [bool(ax.xaxis.get_tick_params()["labelbottom"]) for ax in figure.axes]
+        self.assertEqual(len(figure.axes), 5)
+        self.assertEqual(shown, [False, False, True, True, True])
+        for ax in figure.axes:
+            self.assertLessEqual(ax.title.get_window_extent().x1, figure.bbox.x1)
+        self.assertIn("\n", figure.axes[2].get_title())
+
     def test_the_json_of_theory_is_drawn(self):
         path = self.folder / "theory.json"
         path.write_text(json.dumps(THEORY))

@@ -31,6 +31,18 @@ class ParseText(unittest.TestCase):
         self.assertEqual(turn.text, "a bc de")
         self.assertEqual(turn.spans, [("x", 2, 4), ("y", 6, 7)])
 
+    def test_misspelt_markers_are_refused(self):
+        for marker, meant in {'<spam name="x">': '<span name="...">', '<Span name="x">': '<span name="...">',
+                              '< span name="x">': '<span name="...">', "<sapn name='x'>": '<span name="...">',
+                              '<turm role="user">': '<turn role="...">', "<compres/>": "<compress/>",
+                              "<Compress />": "<compress/>", "<compression/>": "<compress/>"}.items():
+            with self.subTest(marker):
+                self.refused(f"a\n{marker}b", f"p.txt:2: {marker}: unknown marker (did you mean {meant}?)")
+        for text in ('<a name="top">', '<map name="m">', '<param name="p">', '<input name="i">', "<b>",
+                     "x < span and y > turn", '<div role="main">', "<spam>", "<stdio.h>"):
+            self.assertEqual(parse_text(text, "p.txt").turns[0].text, text)
+        self.assertEqual(plain_text('<spam name="x">').turns[0].text, '<spam name="x">')
+
     def test_misspelt_roles_are_refused(self):
         for role, meant in {"usr": "user", "User": "user", "sytem": "system", "assistent": "assistant"}.items():
             self.refused(f'<turn role="{role}">a</turn>', f'unknown role "{role}" (did you mean {meant}?)')

@@ -19,7 +19,7 @@ import numpy as np
 
 from contributing import example
 from kvsim.plots import draw, load, looks, style
-from kvsim.plots.figures import bias_index, retained_importance
+from kvsim.plots.figures import retained_importance
 
 POLICIES = ("full", "random", "streaming", "knorm", "snapkv", "snapkv,window=16",
             "snapkv,merge=convex", "h2o", "oracle-mean")
@@ -256,18 +256,6 @@ class LooksTest(PlotTest):
             ax.set_yscale("log")
             style.log_ticks(ax.yaxis, 9)
             self.assertLessEqual(shown, {float(f"{tick:.3g}") for tick in ax.get_yticks()})
-
-    def test_panels_above_a_gap_have_numbers_and_long_titles_several_lines(self):
-        path = self.file(spans=("defense", "middle", "a_span_of_a_name_that_no_panel_has_room_for",
-                                "directive"), policies=("random", "snapkv"))
-        figure = bias_index.draw(load.open_results(path), None)
-        figure.draw_without_rendering()
-        shown = [bool(ax.xaxis.get_tick_params()["labelbottom"]) for ax in figure.axes]
-        self.assertEqual(len(figure.axes), 5)
-        self.assertEqual(shown, [False, False, True, True, True])
-        for ax in figure.axes:
-            self.assertLessEqual(ax.title.get_window_extent().x1, figure.bbox.x1)
-        self.assertIn("\n", figure.axes[2].get_title())
 
     def test_an_interrupt_is_one_line_and_130(self):
         code = ("import os, signal, sys\nfrom kvsim.plots import draw\n"

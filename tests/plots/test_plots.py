@@ -37,9 +37,9 @@ from kvsim.plots.figures import bytes as figures_bytes
 
 SMALL = {"policies": ("full", "random", "snapkv,window=16"), "budgets": (0.2, 0.5),
          "layers": (0, 5), "steps": 20}
-ALL = {"bias_index", "budget", "keep_rate", "retained_importance", "stream_error", "worst_case"}
+ALL = {"budget", "keep_rate", "retained_importance", "stream_error", "worst_case"}
 THREE = ("defense", "middle", "directive")
-SPANS = {"bias_index", "keep_rate"}
+SPANS = {"keep_rate"}
 
 
 class PlotTest(unittest.TestCase):

@@ -21,6 +21,20 @@ ATTRIBUTE = {"span": "name", "turn": "role"}
 # Roles that chat templates know. One that is nearly one of them is rendered by many as it stands.
 ROLES = ("system", "developer", "user", "assistant", "model", "tool", "function")
 SECOND_COMPRESS = "a second <compress/>; a trace has one point of compression"
+# Texts that may be meant for a marker: another word, other letters, a blank after the bracket.
+LIKE_MARKER = re.compile(r"<\s*(?P<kind>[A-Za-z][\w-]*)(?P<rest>[^<>\n]*)>")
+
+
+def marker_meant(kind: str, rest: str) -> str:
+    """The marker that a tag which is none was meant for, "<span name=...>"; "" for other text, such
+    as HTML."""
+    word = kind.lower()
+    for known, attribute in ATTRIBUTE.items():
+        if re.match(rf"\s+{attribute}\s*=", rest, re.IGNORECASE) and difflib.get_close_matches(word, [known], 1, 0.75):
+            return f'<{known} {attribute}="...">'
+    closed = rest.strip() == "/"
+    near = word.startswith("compress") or difflib.get_close_matches(word, ["compress"], 1, 0.85)
+    return "<compress/>" if near and (closed or not rest.strip()) else ""
 
 
 @dataclass
@@ -88,7 +102,11 @@ def _parse(text: str, where: str) -> Conversation:
         if wrong:
             raise DataError(f"{here()}: {message}")
 
-    markers = list(MARKER.finditer(text))
+    # A marker with a slip of the keyboard would be text of the prompt, and nobody would know.
+    for tag in LIKE_MARKER.finditer(text):
+        at, meant = tag.start(), not MARKER.match(tag[0]) and marker_meant(tag["kind"], tag["rest"])
+        refuse(meant, f"{tag[0]}: unknown marker (did you mean {meant}?), or --no-markup if this is text")
+    markers, at = list(MARKER.finditer(text)), 0
     uses_turns = any(marker["kind"] == "turn" for marker in markers)
     turns: list[Turn] = []
     turn = None if uses_turns else Turn(None)    # the one that is open

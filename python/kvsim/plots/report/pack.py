@@ -75,15 +75,12 @@ def page(title, content, blocks):
     policy = f"default-src 'none'; script-src {allowed(library)} {allowed(script)}; " \
              f"style-src {allowed(style)}; img-src data:; base-uri 'none'; form-action 'none'"
     parts = {
-        "TITLE": html.escape(title),
-        "POLICY": html.escape(policy),
-        "STYLE": f"<style>{style}</style>",
-        "LICENCE": html.escape(licence),
+        "TITLE": html.escape(title), "POLICY": html.escape(policy), "LICENCE": html.escape(licence),
+        "STYLE": f"<style>{style}</style>", "LIBRARY": f"<script>{library}</script>",
         "CONTENT": f'<script type="application/json" id="content">{script_text(content)}</script>',
         "BLOCKS": "\n".join(
             f'<script type="text/plain" id="block-{html.escape(name)}" data-kind="{kind}">'
             f"{packed}</script>" for name, kind, packed in blocks.packed),
-        "LIBRARY": f"<script>{library}</script>",
         "SCRIPT": f"<script>{script}</script>",
     }
     return Template((HERE / "page" / "page.html").read_text(encoding="utf-8")).substitute(parts)

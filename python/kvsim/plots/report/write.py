@@ -53,9 +53,7 @@ def build(paths, details=None, title="", presets=(), hindsight=(), pool=False):
     models = list(dict.fromkeys(source.results.model for source in sources))
     title = title or "kvsim: " + ", ".join(source.name for source in sources)
     content = {
-        "title": title,
-        "verdict": verdict.table(sources, hindsight),
-        "traces": list(map(detail.describe, sources)),
+        "title": title, "verdict": verdict.table(sources, hindsight), "traces": list(map(detail.describe, sources)),
         "presets": {one["preset"]: {key: one[key] for key in ("summary", "source")} for one in presets},
         # Means over models say little.
         "notes": [f"the files are of different models: {', '.join(models)}"] if len(models) > 1 else [],
