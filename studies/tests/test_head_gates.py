@@ -50,6 +50,18 @@ class GatesTest(unittest.TestCase):
         self.addCleanup(trace.close)
         self.layer = trace.layer(5)
 
+    def test_w_o_has_gate_and_norms_at_their_usual_size(self):
+        generator = np.random.default_rng(1)
+        q, k, v = generator.normal(size=(3, 2, 20, 4))
+        wo, gate = generator.normal(size=(2, 4, 10)), generator.random((2, 20, 4))
+        inner, outer = (kvsim.PathNorm(generator.random(shape) + 1, 0.1, generator.random(20) + 0.5)
+                        for shape in ((2, 4), 10))
+        layer = kvsim.Layer(index=0, queries=q, query_positions=np.arange(20), keys=k, values=v, wo=wo, scale=0.5,
+                            prompt_len=15, gate=gate, inner=inner, outer=outer)
+        size = np.sqrt((gate[:, :15] ** 2).mean(1)) * inner.gain / np.sort(inner.rms[:15])[7]
+        np.testing.assert_allclose(head_gates.usual_wo(layer), size[..., None] * wo * outer.gain /
+                                   np.sort(outer.rms[:15])[7], rtol=1e-5)
+
     def test_a_gate_is_what_streaming_changes_in_the_output(self):
         found = head_gates.changes(self.layer, SINKS, RECENT)
         for kv_head, one in enumerate(found):

@@ -110,7 +110,7 @@ def plan(options, figures, load):
             if not isinstance(missing, load.NotMeasured):
                 print(printable(f"kvsim plot: {name} left out: {missing}"), file=sys.stderr)
     if not pages:
-        raise DataError(f"{options.results[0]}: nothing to draw; studies/make.sh plot has further figures")
+        raise DataError(f"{options.results[0]}: nothing to draw; --help lists what the figures show")
     return pages
 
 
