@@ -43,7 +43,7 @@ def main():
         faults = [said for said in pool.map(made, headers) if said] or \
             [said for said in pool.map(compiled, files) if said]
     print(*faults, f"{len(files)} files, {len(faults)} with faults", sep="\n")
-    return bool(faults) or len(files) < 300 or not headers
+    return bool(faults) or len(files) < 200 or not headers
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ def history(study: Study, complete: Sequence[FrozenTrial]):
             style.key("the best so far", {"color": style.COLOURS[1], "linestyle": "-"})]
     fig, axes = style.frame(
         "What the search found", f"{counts_text(study)}. Mean over "
-        f"{counted(len(study.searched), 'text')} that were searched and over budgets", 1,
+        f"{counted(len(study.searched), 'text')} searched, and over budgets", 1,
         len(objectives), 2.3, keys, ("candidate", ""))
     at = [one.number for one in complete]
     for number, (ax, objective) in enumerate(zip(axes.flat, objectives)):
