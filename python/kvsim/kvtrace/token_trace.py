@@ -79,6 +79,10 @@ class TokenTrace(Trace):
         for name, one in BUILT_IN.items():
             if source.startswith(f"pip {one.package} "):
                 return name
+        if source.endswith(" of the caller") and not Path(self.model).is_dir() and self.model.count("/") != 1:
+            raise UsageError(f"{self.path}: captured in Python from a model that has no name to load it by ({self.model}): "
+                             "--model NAME|FOLDER says where it is, --gguf FILE which file; or run "
+                             "kvsim.closed_loop(model, results) in Python")
         return self.model
 
     def check_model(self, loaded) -> None:
