@@ -31,14 +31,19 @@ COLUMNS = {"measure": "measure", "budget": "budget", "a": "A", "b": "B", "by": "
 Text = list[xarray.Dataset]
 
 
+def named(dataset: xarray.Dataset) -> xarray.Dataset:
+    """The file with budgets by their one text: 0.2 for 20%."""
+    return dataset.assign_coords(
+        policy=list(map(str, dataset.policy.values)),
+        budget=list(map(budget_text, dataset.budget_label.values))).drop_duplicates(["policy", "budget"])
+
+
 def texts_of(files: Iterable[xarray.Dataset]) -> list[Text]:
-    """The files by trace, with budgets by their one text: 0.2 for 20%."""
+    """The files by trace."""
     found: dict[tuple, Text] = {}
     for one in files:
         key = (str(one.attrs.get("trace_digest", id(one))), str(one.attrs.get("later", "")))
-        found.setdefault(key, []).append(one.assign_coords(
-            policy=list(map(str, one.policy.values)),
-            budget=list(map(budget_text, one.budget_label.values))).drop_duplicates(["policy", "budget"]))
+        found.setdefault(key, []).append(named(one))
     return list(found.values())
 
 

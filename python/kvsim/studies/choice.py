@@ -98,15 +98,16 @@ def ranked(files: list[Path]) -> "pandas.DataFrame":
     import pandas
 
     from .. import ranking
-    from ..comparison import bounds, labels, one_number, series_of
+    from ..comparison import named, one_number, series_of
     from ..results_file import open_results
 
-    results = [open_results(one) for one in files]
+    results = [named(open_results(one)) for one in files]
     several = len(results) > 1
-    policies = list(map(str, results[-1].policy.values))   # the fewest: what a text cannot serve is gone
+    policies = results[-1].policy.values.tolist()   # the fewest: what a text cannot serve is gone
     results = [one.sel(policy=policies) for one in results]
+    budgets = results[0].budget.values.tolist()
     numbers, contests = [], []
-    for b, budget in enumerate(labels(results[0])):
+    for b, budget in enumerate(budgets):
         series = [[series_of(one, MEASURE, policy, budget) for one in results] for policy in policies]
         numbers.append([[one_number(one, MEASURE) for one in own] for own in series])
         contests.append(ranking.contest(
@@ -115,9 +116,10 @@ def ranked(files: list[Path]) -> "pandas.DataFrame":
             unranked=np.max([ranking.why_unranked(one)[:, b] for one in results], axis=0),
             held=np.mean([ranking.held_of_budget(one)[:, b] for one in results], axis=0)))
     rows = []
-    for budget, own, answer in zip(labels(results[0]), numbers, ranking.rank(contests)):
+    for budget, own, answer in zip(budgets, numbers, ranking.rank(contests)):
         for policy, values, row in zip(policies, own, answer["rows"]):
-            _, ratio, low, high = bounds(row["difference"], not several)
+            ends = np.array([row["difference"][one] for one in ("value", "low", "high")], float)   # NaN for None
+            ratio, low, high = ends if several else np.sqrt(ends)
             rows.append({"budget": budget, "policy": policy, "stream_error": np.exp(np.log(values).mean()),
                          "ratio": ratio, "low": low, "high": high, "mark": row["mark"]})
     return pandas.DataFrame(rows)
