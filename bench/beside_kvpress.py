@@ -66,7 +66,7 @@ def their_side(options) -> None:
     import torch
     from kvpress import KVPressTextGenerationPipeline
 
-    from kvsim.kvtrace.linear import slow_down
+    from kvsim.kvtrace.linear import OneDnnLinear
     from kvsim.kvtrace.model import load_model
     from kvsim.kvtrace.prompt import render, tokenize
     from kvsim.studies.sources import passage, sources
@@ -82,7 +82,9 @@ def their_side(options) -> None:
                               position_ids=places[None]).logits[0].float().log_softmax(-1)
 
     loaded = load_model(options.model, None, "float32", "cpu", options.threads)
-    slow_down(loaded.model)   # as transformers loads it
+    for module in loaded.model.modules():   # as transformers loads it
+        if type(module) is OneDnnLinear:
+            module.__class__ = torch.nn.Linear
     pipeline = Losses(model=loaded.model, tokenizer=loaded.tokenizer)
     begin = time.perf_counter()
     told = []
