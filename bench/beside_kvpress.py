@@ -89,8 +89,8 @@ def their_side(options) -> None:
     begin = time.perf_counter()
     told = []
     with torch.inference_mode():
-        for source in sources(options.texts, [0]):
-            text = passage(source, loaded.tokenizer, options.prompt_tokens, options.steps)
+        for source in sources(options.texts):
+            text = passage(source.path, loaded.tokenizer, options.prompt_tokens, options.steps)
             prompt = tokenize(loaded.tokenizer, render(loaded.tokenizer, text.conversation, text.raw),
                               text.answer)
             ids = torch.tensor(prompt.ids[: prompt.prompt_len + options.steps])
