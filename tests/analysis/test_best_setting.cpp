@@ -1,7 +1,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "run/sweep/sweep.hpp"
+#include "analysis/best_setting.hpp"
 
 using namespace kvsim;
 
