@@ -220,7 +220,7 @@ class LooksTest(PlotTest):
         for policy in POLICIES[1:]:
             self.assertEqual(list(seen[policy]), [expected[policy]["color"]], seen[policy])
             figures |= set().union(*seen[policy].values())
-        self.assertGreaterEqual(len(figures), 4, "figures with keys or labels of policies")
+        self.assertGreaterEqual(len(figures), 3, "figures with keys or labels of policies")
 
     def test_the_figure_of_contributing_is_drawn(self):
         figure = example("figure", "kvsim.plots.figures.example")
