@@ -1,8 +1,6 @@
-"""Paired differences of two policies, over steps or over traces: `compare`, and `kvsim compare A B RESULTS...`."""
+"""Paired differences of two policies, over steps or over traces."""
 
-import sys
 from collections.abc import Iterable
-from pathlib import Path
 
 import numpy as np
 import pandas
@@ -15,8 +13,6 @@ from .plain import counted, near, several
 from .program import exchange
 from .ranking import SQUARED
 from .results_file import Datasets, as_file, open_results
-from .table_text import FORMS, table_text
-from .tool import Parser, run_tool
 
 #: Measures that are compared unless it is asked for otherwise, of what the files have.
 USUAL = ("kl_divergence", "stream_error")
@@ -24,9 +20,6 @@ WORDS = {"kl_divergence": "loss", "stream_error": "stream error"}
 LEVEL = 0.05
 #: Of a difference, and of that at equal bytes.
 ENDS = ("value", "low", "high", "equal_bytes", "equal_bytes_low", "equal_bytes_high")
-#: Columns that people read; the others are in the CSV.
-COLUMNS = {"measure": "measure", "budget": "budget", "a": "A", "b": "B", "by": "by", "value": "A to B",
-           "low": "low", "high": "high", "held": "A holds", "differs": "differs"}
 #: One trace's files: results of a replay, losses of its closed loop, or both.
 Text = list[xarray.Dataset]
 
@@ -233,53 +226,3 @@ def compare(a: str, b: str, results: Datasets, *, metrics: str | Iterable[str] |
     frame.loc[known, "differs"] = statistics.holm(frame.chance[known], LEVEL)
     frame.attrs["sentences"] = sentences(frame, policies, texts)
     return frame
-
-
-def parser() -> Parser:
-    p = Parser(prog="kvsim compare", description="How two policies differ, paired, with intervals.")
-    p.add_argument("a", metavar="A", help="a policy, as the files name it")
-    p.add_argument("b", metavar="B", help="the policy that it is compared with")
-    p.add_argument("results", nargs="+", type=Path, metavar="RESULTS.nc",
-                   help="files of replay, sweep or closed-loop, of one trace or several")
-    p.add_argument("--metric", metavar="LIST", help="measures, by comma: variables of the files "
-                   "(kl_divergence and stream_error, where all files have them)")
-    p.add_argument("--budget", metavar="LIST", help="budgets, by comma, as they were typed (all)")
-    p.add_argument("--table", choices=FORMS, default="text", help="form of the table (text)")
-    return p
-
-
-def marks(frame) -> dict[tuple[int, str], str]:
-    """The better of A and B; where they do not differ, the other is not told apart. Where they do not
-    hold alike none is better, and A holds more or less."""
-    found = {}
-    for place, row in enumerate(frame.itertuples()):
-        good = ranking.better(row.measure)
-        if not ranking.alike(row.held):
-            found[place, "A"] = "more" if row.held > 1 else "less"
-            continue
-        if good == "none" or not (row.a < row.b or row.a > row.b):
-            continue
-        first = (row.a < row.b) == (good == "low")
-        found[place, "A" if first else "B"] = "best"
-        if not row.differs:
-            found[place, "B" if first else "A"] = "equal"
-    return found
-
-
-def main(arguments: list[str] | None = None) -> int:
-    options = parser().parse_args(arguments)
-
-    def work() -> None:
-        frame = compare(options.a, options.b, options.results,
-                        metrics=options.metric.split(",") if options.metric else None,
-                        budgets=options.budget.split(",") if options.budget else None)
-        if options.table == "csv":
-            sys.stdout.write(table_text(frame, "csv"))
-            return
-        sys.stdout.write(table_text(
-            frame[list(COLUMNS)].rename(columns=COLUMNS), options.table,
-            title=f"Paired differences of A, {options.a}, and B, {options.b}, with 95 % intervals",
-            of=options.results, provenance={"kept": list(dict.fromkeys(frame.budget))},
-            marks=marks(frame), notes=frame.attrs["sentences"]))
-
-    return run_tool("kvsim compare", work)

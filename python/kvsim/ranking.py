@@ -19,9 +19,8 @@ SHARES = ("retained_", "represented_", "keep_rate", "span_retained", "top1_", "m
 SIGNED = ("nll_difference", "bias_index", "span_spearman", "importance_pearson", "regret",
           "log_mass", "attention_sag", "zip_scale", "locality", "drift", "key_norm")
 # Measures of which more is better, and those of which neither is; of all others less is.
-HIGH = ("retained_", "represented_", "keep_rate", "span_retained", "span_spearman", "compression",
-        "decode_speedup", "top1_", "generated_agreement", "importance_pearson",
-        "importance_cosine", "minmax_bound")
+HIGH = ("retained_", "represented_", "keep_rate", "span_retained", "span_spearman", "compression", "decode_speedup",
+        "top1_", "generated_agreement", "importance_pearson", "importance_cosine", "minmax_bound")
 NEITHER = ("held_", "budget_share", "kept", "entries_", "realised_", "tied_at", "bias_index", "budget", "merge_count",
            "log_mass", "zip_scale", "attention_sag")
 SQUARED = ("stream_error", "stream_perturbation")   # their mean over steps is of squares

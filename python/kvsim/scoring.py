@@ -28,8 +28,7 @@ from .tool import Parser, run_tool
 from .trace import Layer, Trace
 from .whole import create_hdf5, whole_file
 
-#: A policy's own part: the prompt's layer to scores [Hkv, n], higher is kept; [Hq, n] with
-#: granularity=query.
+#: A policy's own part: the prompt's layer to scores [Hkv, n], higher is kept; [Hq, n] with granularity=query.
 ScoreFunction = Callable[[Layer], np.ndarray]
 SCHEME = "python:"
 #: Functions that have been scored, by title and digest of their source: `explain` scores again.

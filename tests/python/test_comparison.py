@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tests" / "plots")]
 import fake_results  # noqa: E402
 import kvsim  # noqa: E402
-from kvsim import comparison, ranking  # noqa: E402
+from kvsim import comparison_command, ranking  # noqa: E402
 from kvsim.errors import DataError, UsageError  # noqa: E402
 from kvsim.plain import near  # noqa: E402
 from kvsim.table_text import table_text  # noqa: E402
@@ -83,7 +83,7 @@ class CompareTest(unittest.TestCase):
         said = " ".join(table.attrs["sentences"])
         self.assertRegex(said, "1.25 times at 0.2; such budgets are no")
         self.assertIn("At 0.2 they cannot be compared at equal bytes", said)
-        marked = comparison.marks(table)
+        marked = comparison_command.marks(table)
         self.assertEqual({what for (row, _), what in marked.items() if row == 0}, {"more"})
         self.assertIn("best", {what for (row, _), what in marked.items() if row == 1})
 
@@ -134,7 +134,7 @@ class CompareTest(unittest.TestCase):
         self.file("one")
         out = io.StringIO()
         with contextlib.redirect_stdout(out):
-            status = comparison.main(["h2o", "snapkv", str(self.folder / "one.nc"), "--metric",
+            status = comparison_command.main(["h2o", "snapkv", str(self.folder / "one.nc"), "--metric",
                                       "stream_error", "--table", "tex"])
         self.assertEqual(status, 0)
         self.assertIn(r"\bottomrule", out.getvalue())

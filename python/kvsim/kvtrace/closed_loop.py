@@ -28,8 +28,7 @@ REGISTERED_NAME = "kvtrace_closed_loop"
 # what keeps the device busy.
 ROWS_AT_ONCE = {"cpu": 512}
 ROWS_AT_ONCE_ELSEWHERE = 2048
-# Logits that two ways through one model may differ by, of their norm: rounding, in 16 bits of all
-# layers.
+# Logits that two ways through one model may differ by, of their norm: rounding, in 16 bits of all layers.
 SAME_MODEL, SAME_MODEL_LOW_PRECISION = 1e-3, 0.1
 # The tokens so far beside the keys and values that later tokens added.
 TOKENS = "tokens"

@@ -21,9 +21,8 @@ from .gguf_tokenizer import make_tokenizer, read_tokenizer
 from .unpacked import unpacked
 
 # Keys that tell one model shape from another, spelled alike in every version of transformers.
-CONFIG_KEYS = ("model_type", "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
-               "num_attention_heads", "num_key_value_heads", "head_dim", "sliding_window",
-               "tie_word_embeddings")
+CONFIG_KEYS = ("model_type", "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+               "num_key_value_heads", "head_dim", "sliding_window", "tie_word_embeddings")
 
 
 @dataclass

@@ -238,8 +238,7 @@ def kept_sets(source):
         source.left_out.append("Kept sets: --save-keep was not given, and the trace was not at "
                                "hand to find them again.")
         return None
-    # Per policy its own mask: that of query heads where the other has 255, the fill value, which xarray
-    # reads as NaN.
+    # Per policy its own mask: that of query heads where the other has 255, the fill value, which xarray reads as NaN.
     first = mask.isel(budget=0, layer=0, kv_head=0, position=0).values
     masks = [(of_query, "head") if of_query is not None and one not in (0, KEPT, MERGED) else (mask, "kv_head")
              for one in first]

@@ -11,11 +11,10 @@ from .. import load, looks
 MEAN, WORST, SUM = "mean over layers", "worst layer", "sum over layers"
 DASH_UNIT = 1.5   # pixels
 UNTOLD = ("unranked",)
-FIRST = ("kl_divergence_mean", "stream_error_rms", "kl_divergence_max", "nll_difference_mean",
-         "top1_agreement_mean", "generated_agreement", "stream_error:worst",
-         "retained_importance_mean:mean", "retained_importance_min:worst",
-         "retained_importance_min:mean", "outlier_count:sum", "output_error_mean:mean",
-         "output_error_max:worst", "residual_error_mean:mean", "residual_error_max:worst")
+FIRST = ("kl_divergence_mean", "stream_error_rms", "kl_divergence_max", "nll_difference_mean", "top1_agreement_mean",
+         "generated_agreement", "stream_error:worst", "retained_importance_mean:mean", "retained_importance_min:worst",
+         "retained_importance_min:mean", "outlier_count:sum", "output_error_mean:mean", "output_error_max:worst",
+         "residual_error_mean:mean", "residual_error_max:worst")
 
 
 def table(sources, hindsight=()):
