@@ -209,7 +209,7 @@ class SpanOrderTest(PlotTest):
 
 
 class WidthTest(test_widths.WidthTest):
-    FIGURES = ALL | {"keep_rate_layers", "keep_rate_ratios", "span_order", "span_scores"}
+    FIGURES = ALL | {"bias_index", "keep_rate_layers", "keep_rate_ratios", "span_order", "span_scores"}
 
 
 class StatisticsTest(unittest.TestCase):

@@ -26,6 +26,7 @@ from commands_here import run_here
 
 import kvsim
 from kvsim.bytes_for_loss import by_policy, least_cost
+from kvsim.kvtrace.closed_loop import ClosedLoop
 from kvsim.kvtrace.model import LoadedModel
 from kvsim.plain import csv_text
 from kvsim.program import find_program
@@ -323,8 +324,8 @@ class Runs(WithTexts):
             "--prompt-tokens=96", "--steps=12", "--threads=1"]))
         one, = sources.sources([self.texts / "story0.txt"])
         with mock.patch.object(plan, "close_loop", side_effect=run.close_loop) as loops, \
-                mock.patch.object(plan.ClosedLoop, "losses", autospec=True,
-                                  side_effect=plan.ClosedLoop.losses) as losses:
+                mock.patch.object(ClosedLoop, "losses", autospec=True,
+                                  side_effect=ClosedLoop.losses) as losses:
             *seconds, refused = plan.of_text(
                 one, LoadedModel(self.model, self.tokenizer, "tiny", "tiny"), settings, settings.policies)
         self.assertEqual(list(refused), ["laq"])
