@@ -7,6 +7,7 @@
 #include "sim/policy/prepared_record.hpp"
 
 namespace kvsim {
+
 int64_t SpanTokens::tokens() const {
   int64_t sum = 0;
   for (const Range& range : ranges) sum += range.size();

@@ -4,6 +4,7 @@
 #include "analysis/statistics.hpp"
 
 namespace kvsim {
+
 double relative_error(double error, double reference) {
   if (reference != 0) return error / reference;
   return error == 0 ? 0.0 : kUndefined;

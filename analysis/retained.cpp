@@ -3,6 +3,7 @@
 #include "analysis/statistics.hpp"
 
 namespace kvsim {
+
 double retained_share(double kept, double total) {
   if (total == 0) return 1;
   // The two sums add the same float32 terms in different orders, so that the ratio of a set that

@@ -7,7 +7,7 @@
 namespace kvsim {
 
 /// Kind of mistake that an Error reports; the command line maps each to an exit code.
-enum class Fault { failure = 1, usage = 2, bad_data = 3, verification = 4 };
+enum class Fault { failure = 1, usage = 2, bad_data = 3 };
 
 /// The one exception for a user's mistake or bad input. `what()` is one line:
 /// "WHERE: WHAT: found FOUND, expected EXPECTED (HINT)", empty parts left out.

@@ -91,13 +91,11 @@ int64_t product_total(const AllocationRequest& request, int64_t heads) {
 
 namespace keys {
 
+static bool of_layers(const Kind& group) {
+  return dynamic_cast<const Group&>(group).span() == GroupSpan::layer;
+}
 const Declare nested("nested", "flag", "no", "a layer chooses among what the layer before kept",
-                     always,
-                     only_with({"group",
-                                [](const Kind& kind) {
-  return dynamic_cast<const Group&>(kind).span() == GroupSpan::layer;
-                                }}),
-                     lets_nest_if(nests_at_default));
+                     always, only_with({"group", of_layers}), lets_nest_if(nests_at_default));
 
 }  // namespace keys
 
