@@ -213,8 +213,8 @@ void merge_pairs(MergeRequest& request,
 namespace kvsim::stages::merge::merge {
 
 const Declare merge("merge", "kind", "drop", "what becomes of entries that lose their place");
-static bool estimates(const Kind& merge) {
-  return dynamic_cast<const Merge&>(merge).estimates() != EstimateLines::none;
+static bool estimates(const Kind& kind) {
+  return dynamic_cast<const Merge&>(kind).estimates() != EstimateLines::none;
 }
 const Declare score_estimate("score_estimate", "kind", "ema",
                              "how the scores of the next queries are predicted",
