@@ -46,7 +46,6 @@ struct BestSetting {
 /// `settings` is not empty and all have the same traces; `usual`: index of the default, or -1.
 /// `ranked` [setting]: those that may be the best, at least one; empty: all.
 BestSetting best_setting(const std::vector<SettingSeries>& settings, int usual,
-                         const Criterion& criterion, uint64_t seed,
-                         const std::vector<bool>& ranked = {});
+                         const Criterion& criterion, uint64_t seed, std::vector<bool> ranked = {});
 
 }  // namespace kvsim
