@@ -45,19 +45,22 @@ BestSetting best_setting(const std::vector<SettingSeries>& settings, int usual,
   const bool steps = settings.front().size() == 1;
   const Units units = steps ? Units::steps : Units::traces;
   std::vector<std::vector<double>> series;  // [setting][trace or step]
-  int64_t block = 1;
   for (const SettingSeries& setting : settings) {
     series.push_back(steps ? setting.front() : std::vector<double>());
-    if (steps) block = std::max(block, block_length(series.back()));
-    if (steps) continue;
-    for (const std::vector<double>& trace : setting) series.back().push_back(criterion.fold(trace));
+    for (const std::vector<double>& trace : setting)
+      if (!steps) series.back().push_back(criterion.fold(trace));
   }
+  for (int64_t unit = std::ssize(series.front()); unit-- > 0;)
+    if (std::ranges::all_of(series, [&](const auto& own) { return std::isnan(own[unit]); }))
+      for (std::vector<double>& own : series) own.erase(own.begin() + unit);
+  int64_t block = 1;
+  for (const std::vector<double>& own : series) block = std::max(block, block_length(own));
   // Which is the best of the traces or steps that `drawn` names, and the values of all.
   const auto judge = [&](std::span<const int64_t> drawn) {
     std::vector<double> values;
-    for (const std::vector<double>& all : series) {
+    for (const std::vector<double>& setting : series) {
       std::vector<double> own;
-      for (const int64_t unit : drawn) own.push_back(all[unit]);
+      for (const int64_t unit : drawn) own.push_back(setting[unit]);
       values.push_back(steps ? criterion.fold(own) : estimate(own, units, criterion.scale()).value);
     }
     const std::vector<bool> found = best_of(values, ranked, criterion.more_is_better);

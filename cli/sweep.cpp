@@ -74,7 +74,7 @@ Json planned(const SweepPlan& plan) {
         units.push_back({{"results", job.name},
                          {"policy", job.options.records[unit].canonical()},
                          {"done", group.there},
-                         {"seconds", job.units[unit].seconds / threads()}});
+                         {"seconds", job.seconds[unit] / threads()}});
       if (group.there) continue;
       seconds += group.seconds / threads();
       memory = std::max(memory, job.memory(group));

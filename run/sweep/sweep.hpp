@@ -26,14 +26,6 @@ SweepConfig parse_sweep_config(std::string_view text, const std::string& path);
 /// Throws the error of what a sweep file asked for with its `place` there, "FILE:LINE".
 [[noreturn]] void rethrow_at(const std::string& place, const Error& error);
 
-/// What one record on one trace with one seed takes at all budgets, beyond what its group shares:
-/// guessed from shapes alone, so that all machines agree on the shares; good to a factor of about
-/// two.
-struct UnitCost {
-  double seconds = 0;  ///< on one thread
-  int64_t bytes = 0;   ///< of the results
-};
-
 /// Records of one job that are worked on and kept together: the layer is read, and its attention
 /// with the full cache computed, once for all of them. Groups follow from the sweep alone, whatever
 /// the shards and whatever is finished, since the last bits of a number depend on them.
@@ -41,7 +33,6 @@ struct SweepGroup {
   std::vector<size_t> units = {};  ///< records, ascending
   std::string key = {};            ///< names everything their numbers depend on
   double seconds = 0;              ///< on one thread
-  int64_t bytes = 0;               ///< of the results
   std::string path = {};           ///< the results file that it is kept in when it is finished
   bool there = false;              ///< finished, or in a results file that is complete
 };
@@ -51,7 +42,8 @@ struct SweepJob {
   const TraceReader* reader = nullptr;
   std::string name = {};                ///< of the results file, without .nc
   StudyOptions options = {};            ///< complete: every record of the sweep
-  std::vector<UnitCost> units = {};     ///< [record]
+  std::vector<double> seconds = {};     ///< [record]: on one thread, beyond what groups share
+  int64_t unit_bytes = 0;               ///< of the results of one record
   std::vector<SweepGroup> groups = {};  ///< of the share
   std::string path = {};                ///< of the results file
   std::string sweep = {};  ///< its attribute: what it is a part of, by all that it depends on

@@ -16,7 +16,7 @@ namespace {
 
 /// Units of a group are finished together, and shards are made of groups: they stay small.
 constexpr double kLongestGroup = 30;         // seconds on one thread
-constexpr size_t kLargestGroup = 8;          // records
+constexpr int64_t kLargestGroup = 8;         // records
 constexpr int64_t kMostResults = 256 << 20;  // bytes of results of one group
 constexpr double kRate = 100e9;              // flop/s of one thread
 constexpr double kReading = 2e9;             // bytes/s
@@ -41,14 +41,14 @@ int64_t tensor_bytes(const TraceReader& reader) {
   return reader.file_size() / static_cast<int64_t>(std::max<size_t>(1, reader.headers().size()));
 }
 
-UnitCost cost_of(const TraceReader& reader, const StudyOptions& options, const Record& record) {
+/// On one thread, of one record at all budgets, beyond what its group shares: guessed from shapes
+/// alone, so that all machines agree on the shares; good to a factor of about two.
+double seconds_of(const TraceReader& reader, const StudyOptions& options, const Record& record) {
   const TraceInfo& info = reader.info();
   const Settings& settings = record.settings;
   const int64_t value_dim = reader.headers().front().value_dim;
-  const auto heads = static_cast<double>(info.num_query_heads),
-             steps = static_cast<double>(info.steps()),
-             budgets = static_cast<double>(options.budgets.size()),
-             layers = static_cast<double>(options.layers.size());
+  const auto steps = static_cast<double>(info.steps()),
+             budgets = static_cast<double>(options.budgets.size());
   double kept = 0, largest = 0;
   for (const Budget& budget : options.budgets) {
     kept += budget.ratio(info.prompt_len);
@@ -61,7 +61,8 @@ UnitCost cost_of(const TraceReader& reader, const StudyOptions& options, const R
   flops += chosen<Indicator>(settings).use().cost * products(info, kObserving, value_dim);
   const double projected = *options.wo_steps > 0 ? std::min<double>(*options.wo_steps, steps)
                                                  : steps;
-  flops += 2 * projected * heads * static_cast<double>(value_dim * info.hidden_size) * budgets;
+  flops += 2 * projected * budgets *
+           static_cast<double>(info.num_query_heads * value_dim * info.hidden_size);
   flops *= kUnshared;
   // Nested budgets cost as much as the largest; quantising, merging and decoding take each by
   // itself, slot by slot.
@@ -70,11 +71,16 @@ UnitCost cost_of(const TraceReader& reader, const StudyOptions& options, const R
   if (!chosen<Schedule>(settings).once()) passes = kDecoding * budgets;
   if (merges(settings)) passes = kMerging * budgets;
   flops += products(info, steps, value_dim) * passes;
-  const double series = 4 + static_cast<double>(options.metrics.size()) +
-                        (options.per_head ? 3 * heads : 0);
-  const double masks = options.save_keep ? heads * static_cast<double>(info.prompt_len) : 0;
-  return {layers * (flops / kRate + kPerCell * budgets),
-          static_cast<int64_t>(budgets * layers * (8 * series * steps + masks))};
+  return static_cast<double>(options.layers.size()) * (flops / kRate + kPerCell * budgets);
+}
+
+/// Of the results of one record.
+int64_t bytes_of(const TraceInfo& info, const StudyOptions& options) {
+  const int64_t heads = info.num_query_heads;
+  const int64_t series = 4 + std::ssize(options.metrics) + (options.per_head ? 3 * heads : 0);
+  const int64_t masks = options.save_keep ? heads * info.prompt_len : 0;
+  return std::ssize(options.budgets) * std::ssize(options.layers) *
+         (8 * series * info.steps() + masks);
 }
 
 /// What the numbers of some records of a job depend on. Records that share a replay share partial
@@ -123,28 +129,28 @@ SweepJob job_of(const SweepConfig& config, const TraceReader& reader, uint64_t s
     StudyOptions alone = options;
     alone.records = {record};
     const StudyPlan plan = plan_study(reader, std::move(alone),
-                                      job.units.empty() ? message : nullptr);
+                                      job.seconds.empty() ? message : nullptr);
     options.wo_steps = plan.options.wo_steps;
-    job.units.push_back(cost_of(reader, options, record));
+    job.seconds.push_back(seconds_of(reader, options, record));
   }
   const double flops = products(info, static_cast<double>(info.steps()),
                                 info.head_dim + reader.headers().front().value_dim);
   const double shared = kFullCache * static_cast<double>(options.layers.size()) *
                         (flops / kRate + static_cast<double>(tensor_bytes(reader)) / kReading);
+  job.unit_bytes = bytes_of(info, options);
+  const auto largest = std::clamp(kMostResults / std::max<int64_t>(1, job.unit_bytes), int64_t{1},
+                                  kLargestGroup);
   // Quantising records keep to themselves: they bring a variable along that others do not have.
-  for (const bool quantizing : {false, true}) {
-    SweepGroup* group = nullptr;
-    for (size_t u = 0; u < job.units.size(); ++u) {
-      const UnitCost& unit = job.units[u];
-      if (quantizes(options.records[u]) != quantizing) continue;
-      if (group == nullptr || group->units.size() >= kLargestGroup ||
-          group->seconds - shared + unit.seconds > kLongestGroup ||
-          group->bytes + unit.bytes > kMostResults)
-        group = &job.groups.emplace_back(SweepGroup{.seconds = shared});
-      group->units.push_back(u);
-      group->seconds += unit.seconds;
-      group->bytes += unit.bytes;
-    }
+  auto order = ascending<size_t>(std::ssize(options.records));
+  const auto quantizing = [&](size_t u) { return quantizes(options.records[u]); };
+  std::ranges::stable_sort(order, {}, quantizing);
+  for (const size_t u : order) {
+    if (job.groups.empty() || quantizing(job.groups.back().units.front()) != quantizing(u) ||
+        std::ssize(job.groups.back().units) >= largest ||
+        job.groups.back().seconds - shared + job.seconds[u] > kLongestGroup)
+      job.groups.push_back({.seconds = shared});
+    job.groups.back().units.push_back(u);
+    job.groups.back().seconds += job.seconds[u];
   }
   for (SweepGroup& group : job.groups) group.key = digest_of(job, group.units);
   return job;
@@ -201,7 +207,7 @@ SweepPlan::SweepPlan(const SweepConfig& config,
   const std::string part = shards == 1 ? "" : fmt::format(".part-{}-of-{}", shard, shards);
   for (SweepJob& job : jobs_) {
     nlohmann::ordered_json sweep = {
-        {"id", digest_of(job, ascending<size_t>(std::ssize(job.units)))},
+        {"id", digest_of(job, ascending<size_t>(std::ssize(job.seconds)))},
         {"shard", fmt::format("{}/{}", shard, shards)}};
     for (const Record& record : job.options.records)
       sweep["policies"].push_back(record.canonical());
@@ -223,10 +229,9 @@ SweepPlan::SweepPlan(const SweepConfig& config,
 int64_t SweepJob::memory(const SweepGroup& group) const {
   constexpr int64_t kProgram = 48 << 20;
   constexpr int64_t kPerThread = 12 << 20;
-  int64_t all = 0;
-  for (const UnitCost& unit : units) all += unit.bytes;
   return kProgram + kPerThread * threads() +
-         std::max(2 * tensor_bytes(*reader) + 2 * group.bytes, 2 * all);
+         2 * std::max(tensor_bytes(*reader) + std::ssize(group.units) * unit_bytes,
+                      std::ssize(seconds) * unit_bytes);
 }
 
 }  // namespace kvsim

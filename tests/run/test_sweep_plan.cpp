@@ -24,7 +24,7 @@ class Sweeps : SynthFolder {
     return SweepPlan(parse_sweep_config(text, "s.toml"), nullptr, folder / "out", shard, shards);
   }
   double seconds(const std::string& policy) const {
-    return plan({policy}).jobs().front().units.front().seconds;
+    return plan({policy}).jobs().front().seconds.front();
   }
   std::string key(const std::string& policy, const std::string& options = "") const {
     return plan({policy}, options).jobs().front().groups.front().key;
@@ -52,7 +52,7 @@ TEST_CASE("per head and with kept sets results are larger, and memory is", "[swe
   const auto size = [&](const std::string& options) {
     const SweepPlan plan = sweeps.plan({kSnapkv}, options);
     const SweepJob& job = plan.jobs().front();
-    return std::pair(job.units.front().bytes, job.memory(job.groups.front()));
+    return std::pair(job.unit_bytes, job.memory(job.groups.front()));
   };
   const auto [bytes, memory] = size("");
   CHECK(bytes > 0);
