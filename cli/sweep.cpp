@@ -54,13 +54,6 @@ std::pair<int64_t, int64_t> chosen_shard(const Values& values) {
   return {parse_count(typed.substr(0, slash), "--shard", 1, count), count};
 }
 
-std::string duration(double seconds) {
-  if (seconds < 0.1) return fmt::format("{:.0f} ms", 1000 * seconds);
-  if (seconds < 100) return fmt::format("{:.1f} s", seconds);
-  if (seconds < 6000) return fmt::format("{:.0f} min", seconds / 60);
-  return fmt::format("{:.1f} h", seconds / 3600);
-}
-
 /// The work and its cost.
 Json planned(const SweepPlan& plan) {
   Json units = Json::array(), files = Json::array();
@@ -134,8 +127,7 @@ void check_functions(const Values& values, const SweepConfig& config) {
   for (const Record& record : config.options.records) {
     const std::string& function = record.settings.text("scores");
     if (!is_function(function)) continue;
-    const size_t begin = function.find(':') + 1;
-    const std::string file = function.substr(begin, function.rfind(':') - begin);
+    const std::string file = function_file(function);
     std::error_code fault;
     if (std::ranges::none_of(allowed, [&](const std::string& one) {
           return one == file || std::filesystem::equivalent(one, file, fault);

@@ -99,6 +99,13 @@ std::string counted(int64_t count, const std::string& noun) {
   return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
 }
 
+std::string duration(double seconds) {
+  if (seconds < 0.1) return fmt::format("{:.0f} ms", 1000 * seconds);
+  if (seconds < 100) return fmt::format("{:.1f} s", seconds);
+  if (seconds < 6000) return fmt::format("{:.0f} min", seconds / 60);
+  return fmt::format("{:.1f} h", seconds / 3600);
+}
+
 void report_progress_as_json() { as_json = true; }
 
 Progress::Progress(std::string title, std::chrono::seconds line_every)

@@ -32,6 +32,8 @@ std::string printable_json(const std::string& document);
 
 /// "1 layer", "2 layers".
 std::string counted(int64_t count, const std::string& noun);
+/// "3 ms", "2.1 s", "12 min", "3.4 h".
+std::string duration(double seconds);
 
 /// From now on progress is a line of JSON on standard error, ten times a second at most and with
 /// -q, too: {"progress": 0.25, "what": "..."}. For programs that show it themselves.

@@ -189,6 +189,10 @@ void set_scores_folder(const std::string& folder) { scores_folder = folder; }
 
 bool is_function(const std::string& scores) { return scores.starts_with(kFunction); }
 
+std::string function_file(const std::string& function) {
+  return function.substr(kFunction.size(), function.rfind(':') - kFunction.size());
+}
+
 std::string scores_file(const std::string& scores, const std::string& trace) {
   if (!is_function(scores)) return scores;
   if (scores_folder.empty())

@@ -67,6 +67,8 @@ std::string scores_file(const std::string& scores, const std::string& trace);
 
 /// Does `scores` of a record name a function?
 bool is_function(const std::string& scores);
+/// Path in the name of a function.
+std::string function_file(const std::string& function);
 
 /// JSON that a file of scores holds about the function that computed them; empty without one.
 std::string described_function(const std::string& file);

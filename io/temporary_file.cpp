@@ -7,12 +7,17 @@
 
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <random>
 
 namespace kvsim {
 namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kExtension = ".part";
 
 /// The handler may call nothing that allocates or locks, so names lie in a fixed table.
 constexpr size_t kSlots = 64;
@@ -76,8 +81,8 @@ extern "C" void end_on_signal(int) {
 }  // namespace
 
 TemporaryFile::TemporaryFile(std::string target) : target_(std::move(target)) {
-  const std::filesystem::path place(target_);
-  const std::string name = "." + place.filename().string() + "." + own_number() + ".part";
+  const fs::path place(target_);
+  const std::string name = "." + place.filename().string() + "." + own_number() + kExtension;
   path_ = (place.parent_path() / name).string();
   if (path_.size() >= kLongestPath) usage_error({"the path is too long", target_});
   slot_ = take_slot(path_);
@@ -92,7 +97,7 @@ void TemporaryFile::commit(bool flush) {
   // A name must never reach the disk before the bytes do; a full disk may show only here.
   if ((flush && !reaches_disk(path_, O_RDONLY)) || std::rename(path_.c_str(), target_.c_str()) != 0)
     throw Error(Fault::failure, {"cannot be written", target_, std::strerror(errno)});
-  const std::filesystem::path folder = std::filesystem::path(target_).parent_path();
+  const fs::path folder = fs::path(target_).parent_path();
   if (flush) reaches_disk(folder.empty() ? "." : folder.string(), O_RDONLY | O_DIRECTORY);
   path_.clear();
   release_slot(slot_);
@@ -110,7 +115,6 @@ void write_file(const std::string& text, const std::string& target, bool flush) 
 
 void check_target(const std::string& target, bool overwrite,
                   const std::vector<std::string>& inputs) {
-  namespace fs = std::filesystem;
   std::error_code fault;
   if (target.empty() || fs::path(target).filename().empty())
     usage_error({"no file name", target, "", "a file to write"});
@@ -135,9 +139,19 @@ void check_target(const std::string& target, bool overwrite,
 
 void make_folder(const std::string& folder) {
   std::error_code fault;
-  std::filesystem::create_directories(folder, fault);
-  if (!std::filesystem::is_directory(folder))
+  fs::create_directories(folder, fault);
+  if (!fs::is_directory(folder))
     usage_error({"the folder cannot be made", folder, fault.message()});
+}
+
+void remove_abandoned(const std::string& folder) {
+  std::error_code fault;
+  const auto now = fs::file_time_type::clock::now();
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, fault)) {
+    if (entry.path().extension() != kExtension) continue;
+    const auto written = entry.last_write_time(fault);
+    if (!fault && now - written > std::chrono::hours(1)) fs::remove(entry.path(), fault);
+  }
 }
 
 void remove_temporary_files() {

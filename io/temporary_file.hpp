@@ -36,6 +36,10 @@ void check_target(const std::string& target, bool overwrite,
 /// Makes a folder, and those above it; a usage error when it cannot be made.
 void make_folder(const std::string& folder);
 
+/// Removes temporary files of a folder that a program which was killed has left: nothing takes an
+/// hour to write, and another may be writing right now.
+void remove_abandoned(const std::string& folder);
+
 /// Removes the files of all TemporaryFile objects; may be called in a signal handler.
 void remove_temporary_files();
 

@@ -31,10 +31,10 @@ SweepConfig parse_sweep_config(std::string_view text, const std::string& path);
 /// the shards and whatever is finished, since the last bits of a number depend on them.
 struct SweepGroup {
   std::vector<size_t> units = {};  ///< records, ascending
-  std::string key = {};            ///< names everything their numbers depend on
   double seconds = 0;              ///< on one thread
-  std::string path = {};           ///< the results file that it is kept in when it is finished
-  bool there = false;              ///< finished, or in a results file that is complete
+  /// Results file of it when it is finished, whose name is a digest of all its numbers depend on.
+  std::string path = {};
+  bool there = false;  ///< finished, or in a results file that is complete
 };
 
 /// One results file, or a shard's part of it: a trace with a seed.

@@ -15,13 +15,6 @@ struct Numbers {
   std::vector<std::vector<double>> series = std::vector<std::vector<double>>(criteria().size());
 };
 
-/// A row of the table that may come of it.
-struct Comparison {
-  std::string preset;
-  std::vector<size_t> records;
-  size_t criterion, budget;
-};
-
 /// All numbers of a sweep that settings are judged by.
 class Series {
  public:
@@ -59,16 +52,16 @@ class Series {
 
   /// [trace][step] of a record; `equal`: where it holds what the budget gives, between its own
   /// budgets. Empty where a trace lacks it.
-  SettingSeries of(const Comparison& row, size_t record, bool equal) const {
-    const Criterion& by = criteria()[row.criterion];
+  SettingSeries of(size_t criterion, size_t budget, size_t record, bool equal) const {
+    const Criterion& by = criteria()[criterion];
     SettingSeries found;
-    for (size_t trace = 0; trace < numbers_(row.budget, record).size(); ++trace) {
-      const Numbers& own = numbers_(row.budget, record)[trace];
-      std::vector<double> steps = own.series[row.criterion];
+    for (size_t trace = 0; trace < numbers_(budget, record).size(); ++trace) {
+      const Numbers& own = numbers_(budget, record)[trace];
+      std::vector<double> steps = own.series[criterion];
       std::vector<Point> points;
       for (int64_t b = 0; equal && b < held.rows(); ++b)
         if (const auto& at = numbers_(b, record); trace < at.size())
-          points.push_back({at[trace].held / own.given, at[trace].series[row.criterion]});
+          points.push_back({at[trace].held / own.given, at[trace].series[criterion]});
       if (equal) steps = at_share(points, 1, by.more_is_better ? Scale::plain : Scale::log);
       if (steps.empty()) return {};
       if (by.over == Fold::rms)
@@ -120,78 +113,67 @@ bool differ(const std::vector<SettingSeries>& settings) {
   return false;
 }
 
-/// Presets in typed order, by every measure, at every budget.
-std::vector<Comparison> comparisons(const StudyOptions& options,
-                                    const std::vector<std::string>& measures) {
-  std::vector<std::pair<std::string, std::vector<size_t>>> presets;
-  for (size_t r = 0; r < options.records.size(); ++r) {
-    const std::string record = options.records[r].canonical();
-    const std::string preset = record.substr(0, record.find(','));
-    auto found = std::ranges::find(presets, preset, [](const auto& known) { return known.first; });
-    if (found == presets.end()) found = presets.insert(found, {preset, {}});
-    found->second.push_back(r);
-  }
-  std::vector<Comparison> all;
-  for (const auto& [preset, records] : presets)
-    for (size_t c = 0; c < criteria().size() && records.size() > 1; ++c)
-      for (size_t b = 0; b < options.budgets.size(); ++b)
-        if (contains(measures, criteria()[c].variable)) all.push_back({preset, records, c, b});
-  return all;
-}
-
-/// Which settings may be the best: those that hold what the budget gives on every trace. Where none
-/// does: those that hold as the first, if all do, so that only their own changes are compared.
-std::vector<bool> ranked(const Series& series, const Comparison& of) {
+/// Which of these records may be the best: those that hold what the budget gives on every trace.
+/// Where none does: those that hold as the first, if all do, so that only their own changes are
+/// compared.
+std::vector<bool> ranked(const Series& series, const std::vector<size_t>& records, size_t budget) {
   const auto holding = [&](const auto& given) {  // of every trace and seed
-    std::vector<bool> found;
-    for (const size_t r : of.records) {
-      const auto& held = series.held(of.budget, r);
-      found.push_back(true);
-      for (size_t k = 0; k < held.size(); ++k)
-        if (!std::isnan(held[k]) && unranked_by(held[k] / given(k)) != Unranked::ranked)
-          found.back() = false;
-    }
+    std::vector<bool> found(records.size(), true);
+    for (size_t r = 0; r < records.size(); ++r)
+      for (size_t k = 0; const double held : series.held(budget, records[r]))
+        if (const double share = held / given(k++); !std::isnan(share))
+          found[r] = found[r] && unranked_by(share) == Unranked::ranked;
     return found;
   };
   const std::vector<bool> found = holding([](size_t) { return 1.0; });
-  const auto& first = series.held(of.budget, of.records.front());
+  const auto& first = series.held(budget, records.front());
   const std::vector<bool> alike = holding([&](size_t k) { return first[k]; });
   return contains(found, true) || contains(alike, false) ? found : alike;
 }
 
-/// Nothing where the settings cannot be compared: a trace lacks the measure, or none differs.
-std::optional<BestRow> best_row(const Series& series, const Comparison& of) {
-  const auto name = [&](size_t k) { return series.options.records[of.records[k]].canonical(); };
+std::string preset_of(const Record& record) {
+  return record.canonical().substr(0, record.canonical().find(','));
+}
+
+/// Nothing where a preset's settings cannot be compared: there is one, a trace lacks the measure,
+/// or none differs.
+std::optional<BestRow> best_row(const Series& series, const std::string& preset, size_t criterion,
+                                size_t budget) {
+  std::vector<size_t> records;
   std::vector<SettingSeries> settings;
   int usual = -1;
-  for (size_t k = 0; k < of.records.size(); ++k) {
-    settings.push_back(series.of(of, of.records[k], false));
+  for (size_t r = 0; r < series.options.records.size(); ++r) {
+    if (preset_of(series.options.records[r]) != preset) continue;
+    if (series.options.records[r].canonical() == preset) usual = static_cast<int>(records.size());
+    records.push_back(r);
+    settings.push_back(series.of(criterion, budget, r, false));
     if (settings.back().empty()) return std::nullopt;
-    if (name(k) == of.preset) usual = static_cast<int>(k);
   }
   if (!differ(settings)) return std::nullopt;
-  const std::vector<bool> in = ranked(series, of);
-  BestRow row{.preset = of.preset,
-              .settings = of.records.size(),
-              .criterion = criteria()[of.criterion],
-              .budget = series.options.budgets[of.budget].label,
+  const auto name = [&](size_t k) { return series.options.records[records[k]].canonical(); };
+  const std::vector<bool> in = ranked(series, records, budget);
+  BestRow row{.preset = preset,
+              .settings = records.size(),
+              .criterion = criteria()[criterion],
+              .budget = series.options.budgets[budget].label,
               .off_budget = static_cast<size_t>(std::ranges::count(in, false))};
+  int best = -1;
   if (contains(in, true)) {
     row.found = best_setting(settings, usual, row.criterion, series.options.seed, in);
     row.record = name(row.found.best);
-    row.held = mean(series.held(of.budget, of.records[row.found.best]));
+    row.held = mean(series.held(budget, records[row.found.best]));
+    best = static_cast<int>(row.found.best);
   }
   // The others where they hold what the budget gives, behind the best if there is one.
   std::vector<bool> others(in.size());
   for (size_t k = 0; k < in.size(); ++k) {
     if (in[k]) continue;
-    SettingSeries own = series.of(of, of.records[k], true);
+    SettingSeries own = series.of(criterion, budget, records[k], true);
     others[k] = !own.empty();
     row.nowhere += own.empty() ? 1 : 0;
     if (others[k]) settings[k] = std::move(own);
   }
   if (!contains(others, true)) return row;
-  const int best = row.record.empty() ? -1 : static_cast<int>(row.found.best);
   row.equal_bytes = best_setting(settings, best, row.criterion, series.options.seed, others);
   row.equal_bytes_record = name(row.equal_bytes.best);
   return row;
@@ -201,9 +183,16 @@ std::optional<BestRow> best_row(const Series& series, const Comparison& of) {
 
 BestTable best_settings(const SweepPlan& plan, const std::vector<std::string>& measures) {
   Series series(plan);
-  const std::vector<Comparison> all = comparisons(series.options, measures);
-  std::vector<std::optional<BestRow>> rows(all.size());
-  parallel_for(std::ssize(all), [&](int64_t x) { rows[x] = best_row(series, all[x]); });
+  std::vector<std::string> presets;  // in typed order
+  for (const Record& record : series.options.records)
+    if (!contains(presets, preset_of(record))) presets.push_back(preset_of(record));
+  const size_t budgets = series.options.budgets.size(), each = criteria().size() * budgets;
+  std::vector<std::optional<BestRow>> rows(presets.size() * each);
+  parallel_for(std::ssize(rows), [&](int64_t x) {
+    const size_t criterion = x % each / budgets;
+    if (contains(measures, criteria()[criterion].variable))
+      rows[x] = best_row(series, presets[x / each], criterion, x % budgets);
+  });
   for (std::optional<BestRow>& row : rows)
     if (row) series.table.rows.push_back(std::move(*row));
   return std::move(series.table);

@@ -168,15 +168,7 @@ class Parser {
       if (key != "zip") axes.push_back({key, rows_of(key, *node)});
     if (!table.contains("preset"))
       fail(table, {.what = "no preset in [[policy]]", .expected = "e.g. preset = \"snapkv\""});
-    if (const toml::node* const zip = table.get("zip")) {
-      const toml::array* list = zip->as_array();
-      if (list == nullptr || list->empty())
-        fail(*zip, {.what = "zip is not a list of keys", .expected = "e.g. zip = [\"a\", \"b\"]"});
-      if (list->front().is_array())
-        for (const toml::node& one : *list) tie(one, axes);
-      else
-        tie(*zip, axes);
-    }
+    if (const toml::node* const zip = table.get("zip")) tie(*zip, axes);
     expand(table, axes);
   }
 
@@ -196,8 +188,15 @@ class Parser {
     return rows;
   }
 
-  /// The cells of all keys that `zip` names go to the first of them.
+  /// The cells of all keys that `zip`, or each list in it, names go to the first of them.
   void tie(const toml::node& zip, std::vector<Axis>& axes) const {
+    const toml::array* list = zip.as_array();
+    if (list == nullptr || list->empty())
+      fail(zip, {.what = "zip is not a list of keys", .expected = "e.g. zip = [\"a\", \"b\"]"});
+    if (list->front().is_array()) {
+      for (const toml::node& one : *list) tie(one, axes);
+      return;
+    }
     Axis* first = nullptr;
     for (const Item& name : items(zip)) {
       const auto own = std::ranges::find(axes, name.text, &Axis::key);

@@ -152,7 +152,6 @@ SweepJob job_of(const SweepConfig& config, const TraceReader& reader, uint64_t s
     job.groups.back().units.push_back(u);
     job.groups.back().seconds += job.seconds[u];
   }
-  for (SweepGroup& group : job.groups) group.key = digest_of(job, group.units);
   return job;
 }
 
@@ -220,7 +219,7 @@ SweepPlan::SweepPlan(const SweepConfig& config,
     }
     for (SweepGroup& group : job.groups) {
       std::error_code fault;
-      group.path = (units_ / (group.key + ".nc")).string();
+      group.path = (units_ / (digest_of(job, group.units) + ".nc")).string();
       group.there = job.there || std::filesystem::is_regular_file(group.path, fault);
     }
   }

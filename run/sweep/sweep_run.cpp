@@ -63,17 +63,6 @@ std::optional<Variable> joined(const VariableDeclaration& declaration,
 
 namespace fs = std::filesystem;
 
-/// Another shard may be writing right now; nothing takes an hour to write.
-void remove_abandoned(const fs::path& folder) {
-  std::error_code fault;
-  const auto now = fs::file_time_type::clock::now();
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder, fault)) {
-    if (entry.path().extension() != ".part") continue;
-    const auto written = entry.last_write_time(fault);
-    if (!fault && now - written > std::chrono::hours(1)) fs::remove(entry.path(), fault);
-  }
-}
-
 /// The attribute `sweep` of a part: `id` and `policies` of the whole, and its own `shard`.
 ordered_json part_of(const std::string& path) {
   const auto text = h5::InputFile(path, kResultsFile).text_attribute("/", "sweep");
@@ -179,7 +168,7 @@ Dataset join_results(const std::vector<std::string>& policies,
 void SweepPlan::run(Backend& backend, const std::string& command_line,
                     const StudyHooks& hooks) const {
   make_folder(units_.string());
-  remove_abandoned(units_);
+  remove_abandoned(units_.string());
   std::vector<std::pair<const SweepJob*, const SweepGroup*>> missing;
   double all = 0, ready = 0;  // seconds, as estimated
   for (const SweepJob& job : jobs_)

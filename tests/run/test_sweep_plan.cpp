@@ -27,7 +27,7 @@ class Sweeps : SynthFolder {
     return plan({policy}).jobs().front().seconds.front();
   }
   std::string key(const std::string& policy, const std::string& options = "") const {
-    return plan({policy}, options).jobs().front().groups.front().key;
+    return plan({policy}, options).jobs().front().groups.front().path;
   }
 };
 
@@ -109,5 +109,5 @@ TEST_CASE("a group's name follows from everything its numbers depend on", "[swee
                              "scope = \"all\"", "metrics = [\"locality\"]", "wo_steps = 2"})
     CHECK(keys.insert(sweeps.key(kSnapkv, option)).second);
   CHECK(keys.insert(sweeps.key("preset = \"snapkv\"\nwindow = 9")).second);
-  CHECK(keys.insert(sweeps.plan({kSnapkv, "preset = \"tova\""}).jobs()[0].groups[0].key).second);
+  CHECK(keys.insert(sweeps.plan({kSnapkv, "preset = \"tova\""}).jobs()[0].groups[0].path).second);
 }
