@@ -100,13 +100,8 @@ void print_best(const Values& values, const SweepPlan& plan,
   if (has(values, "csv")) write_file(best_csv(table), text(values, "csv"));
   if (!printed) return;
   const auto shown = asked.empty() ? usual_measures(table.measured) : asked;
-  const TableForm form = table_form(values);
-  if (has(values, "json"))
-    fmt::print("{}", printable_json(best_json(table)));
-  else if (form == TableForm::text)
-    fmt::print("{}", best_text(table, shown));
-  else
-    fmt::print("{}", printable_lines(table_text(best_paper(table, shown), form)));
+  fmt::print("{}",
+             has(values, "json") ? best_json(table) : best_text(table, shown, table_form(values)));
 }
 
 /// Measures of --metric; each must be in the results of every trace.
@@ -151,17 +146,11 @@ void work(const Values& values, const SweepConfig& config, const SweepPlan& plan
   if (plan.jobs().empty()) note("nothing to do in this share");
   hint_when_interrupted("finished units are kept: run the same command again and it goes on");
   Progress bar("sweep", std::chrono::seconds(60));
-  const auto begin = std::chrono::steady_clock::now();
   const auto message = [&](const std::string& said) {
     bar.clear();
     note(said);
   };
-  const auto progress = [&](double done, const std::string& what) {
-    const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begin;
-    const double left = spent.count() * (1 - done) / done;
-    bar.update(done, done > 0 ? fmt::format("{}, {} left", what, duration(left)) : what);
-  };
-  plan.run(backend, command_line(), {message, progress});
+  plan.run(backend, command_line(), {message, std::bind_front(&Progress::update, &bar)});
   hint_when_interrupted(nullptr);
 }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <boost/algorithm/string.hpp>
 #include <nlohmann/json.hpp>
 
 #include "analysis/ranking.hpp"
@@ -81,9 +82,9 @@ std::string choices(const Dataset& results, const char* variable) {
 
 using Json = nlohmann::ordered_json;
 
-/// Cells of the record that differ from its preset; all of it where it is named otherwise.
+/// Cells of the best record that differ from its preset; all of it where it is named otherwise.
 std::string changes(const std::string& record, const std::string& preset) {
-  if (record.empty()) return "none";
+  if (record.empty()) return "none holds what the budget gives";
   if (!record.starts_with(preset)) return record;
   return record == preset ? "as it is" : record.substr(preset.size() + 1);
 }
@@ -94,32 +95,11 @@ constexpr std::pair<const char*, const char*> kFolds[] = {{"mean", "mean over st
                                                           {"rms", "root mean square over steps"}};
 const char* fold_name(Fold fold) { return kFolds[static_cast<size_t>(fold)].first; }
 
-std::string in_words(const Criterion& criterion) {
-  std::string text = criterion.variable;
-  std::ranges::replace(text, '_', ' ');
-  return text;
-}
-
-std::string measure(const Criterion& criterion) {
-  return in_words(criterion) + ", " + kFolds[static_cast<size_t>(criterion.over)].second;
-}
-
-std::string short_measure(const Criterion& criterion) {
-  return fmt::format("{} ({})", in_words(criterion), fold_name(criterion.over));
-}
-
-/// Decimals: stream errors are small, since the stream that they are relative to is large.
-int digits(const Criterion& criterion) { return criterion.variable == "stream_error" ? 4 : 3; }
-
-std::string value_text(double value, const Interval& interval, int digits) {
-  return fmt::format("{:.{}f} [{:.{}f}, {:.{}f}]", value, digits, interval.low, digits,
-                     interval.high, digits);
-}
-
-std::string gain_text(double gain, const Interval& interval, int digits) {
-  if (std::isnan(gain)) return "-";
-  return fmt::format("{:+.{}f} [{:+.{}f}, {:+.{}f}]", gain, digits, interval.low, digits,
-                     interval.high, digits);
+/// "0.0635 [0.0528, 0.0722]"; `form` of each number.
+std::string bounded(double value, const Interval& ends, const std::string& form) {
+  if (std::isnan(value)) return "-";
+  const std::string all = fmt::format("{{:{0}}} [{{:{0}}}, {{:{0}}}]", form);
+  return fmt::format(fmt::runtime(all), value, ends.low, ends.high);
 }
 
 /// Says which budgets leave settings out, and what the rest hold where that is something else.
@@ -148,13 +128,6 @@ std::string off_budget_text(const std::vector<BestRow>& rows) {
   if (!held.empty())
     text += "all settings hold alike, but not what the budget gives: " + held + "\n";
   return text;
-}
-
-std::vector<BestRow> rows_of(const BestTable& table, const std::vector<std::string>& measures) {
-  std::vector<BestRow> rows = table.rows;
-  std::erase_if(rows,
-                [&](const BestRow& row) { return !contains(measures, row.criterion.variable); });
-  return rows;
 }
 
 /// How to read the rows, a line each.
@@ -198,40 +171,6 @@ Json fields(const BestRow& row) {
           {"equal_bytes_gain", number(row.equal_bytes.gain)},
           {"equal_bytes_gain_low", number(row.equal_bytes.gain_interval.low)},
           {"equal_bytes_gain_high", number(row.equal_bytes.gain_interval.high)}};
-}
-
-/// A line of the table of best settings, as it is shown.
-struct BestLine {
-  const BestRow* row;
-  bool first;  ///< of its preset and measure
-  std::string budget, setting, value, gain, chosen;
-  Mark mark = Mark::none;
-};
-
-/// A line for each row, and one for what holds equal bytes where that was found.
-std::vector<BestLine> best_lines(const std::vector<BestRow>& rows) {
-  std::vector<BestLine> lines;
-  std::string head;
-  for (const BestRow& row : rows) {
-    const std::string own = row.preset + measure(row.criterion);
-    const auto add = [&](const std::string& budget, const std::string& record,
-                         const BestSetting& found, Mark mark) {
-      const int shown = digits(row.criterion);
-      lines.push_back({&row, own != head, budget, changes(record, row.preset),
-                       value_text(found.value, found.interval, shown),
-                       gain_text(found.gain, found.gain_interval, shown),
-                       fmt::format("{:.0f} %", 100 * found.chosen), mark});
-      head = own;
-    };
-    if (row.record.empty())
-      lines.push_back({&row, own != head, row.budget, "", "", "", ""});
-    else
-      add(row.budget, row.record, row.found, Mark::best);
-    head = own;
-    if (!row.equal_bytes_record.empty())
-      add("equal", row.equal_bytes_record, row.equal_bytes, Mark::none);
-  }
-  return lines;
 }
 
 std::string csv_cell(const Json& value) {
@@ -297,52 +236,65 @@ std::string trace_beside(const std::string& given, const Dataset& results,
   return "";
 }
 
-std::string best_text(const BestTable& table, const std::vector<std::string>& measures) {
-  const std::vector<BestRow> rows = rows_of(table, measures);
-  if (rows.empty()) return "";
-  const std::vector<BestLine> lines = best_lines(rows);
-  size_t width = 12;
-  for (const BestLine& line : lines) width = std::max(width, line.setting.size());
-  std::string text = reading(table, rows);
-  for (const BestLine& line : lines) {
-    if (line.first)
-      text += fmt::format("\n{}, {} settings: {}\n  {:<8}{:<{}}  {:<25}{:<28}{}\n",
-                          line.row->preset, line.row->settings, measure(line.row->criterion),
-                          "budget", "best", width, "value", "gain", "chosen");
-    if (line.setting.empty())
-      text += fmt::format("  {:<8}none: no setting holds what the budget gives\n",
-                          printable(line.budget));
-    else
-      text += fmt::format("  {:<8}{:<{}}  {:<25}{:<28}{:>6}\n",
-                          line.budget == "equal" ? " equal" : printable(line.budget),
-                          printable(line.setting), width, line.value, line.gain, line.chosen);
-  }
-  return text;
-}
-
-PaperTable best_paper(const BestTable& table, const std::vector<std::string>& measures) {
-  const std::vector<BestRow> rows = rows_of(table, measures);
+std::string best_text(const BestTable& table, const std::vector<std::string>& measures,
+                      TableForm form) {
+  std::vector<BestRow> rows = table.rows;
+  std::erase_if(rows, [&](const auto& row) { return !contains(measures, row.criterion.variable); });
   PaperTable paper;
   paper.title = "The best setting of each preset";
   paper.from = table.from;
   for (const char* name : {"preset", "measure", "kept", "best setting"})
     paper.columns.push_back({name, true});
   for (const char* name : {"value", "gain", "chosen"}) paper.columns.push_back({name});
-  for (const BestLine& line : best_lines(rows))
-    paper.rows.push_back(
-        {{line.first ? line.row->preset : ""},
-         {line.first ? short_measure(line.row->criterion) : ""},
-         {line.budget},
-         {line.setting.empty() ? "none holds what the budget gives" : line.setting, line.mark},
-         {line.value},
-         {line.gain},
-         {line.chosen}});
-  if (rows.empty()) return paper;
-  paper.notes = lines_of(reading(table, rows));
-  paper.notes.push_back(
-      "rms: root mean square over steps; mean: over steps and layers; worst: step "
-      "and layer");
-  return paper;
+  std::vector<std::string> heads = {""};  // of the text, above each row: of a preset and a measure
+  for (const BestRow& row : rows) {
+    const std::string measure = boost::replace_all_copy(row.criterion.variable, "_", " ");
+    const std::string head = fmt::format("{}, {} settings: {}, {}", row.preset, row.settings,
+                                         measure,
+                                         kFolds[static_cast<size_t>(row.criterion.over)].second);
+    // Stream errors are small, since the stream that they are relative to is large.
+    const std::string form_of = row.criterion.variable == "stream_error" ? ".4f" : ".3f";
+    const auto add = [&](const std::string& budget, const std::string& record,
+                         const BestSetting& found, Mark mark) {
+      const bool first = !contains(heads, head);
+      heads.push_back(first ? head : "");
+      paper.rows.push_back(
+          {{first ? row.preset : ""},
+           {first ? fmt::format("{} ({})", measure, fold_name(row.criterion.over)) : ""},
+           {budget},
+           {changes(record, row.preset), record.empty() ? Mark::none : mark},
+           {record.empty() ? "" : bounded(found.value, found.interval, form_of)},
+           {record.empty() ? "" : bounded(found.gain, found.gain_interval, "+" + form_of)},
+           {record.empty() ? "" : fmt::format("{:.0f} %", 100 * found.chosen)}});
+    };
+    add(row.budget, row.record, row.found, Mark::best);
+    if (!row.equal_bytes_record.empty())
+      add("equal", row.equal_bytes_record, row.equal_bytes, Mark::none);
+  }
+  const std::string notes = rows.empty() ? "" : reading(table, rows);
+  if (form != TableForm::text) {
+    paper.notes = lines_of(notes);
+    if (!rows.empty())
+      paper.notes.push_back(
+          "rms: root mean square over steps; mean: over steps and layers; worst: step and layer");
+    return printable_lines(table_text(paper, form));
+  }
+  size_t width = 12;
+  for (const auto& row : paper.rows) width = std::max(width, row[3].text.size());
+  const auto line = [&](const auto& budget, const auto& best, const auto& value, const auto& gain,
+                        const auto& chosen) {
+    return fmt::format("  {:<8}{:<{}}  {:<25}{:<28}{:>6}\n", budget, best, width, value, gain,
+                       chosen);
+  };
+  std::string text = notes;
+  for (size_t k = 0; k < paper.rows.size(); ++k) {
+    const auto& cells = paper.rows[k];
+    if (!heads[k + 1].empty())
+      text += "\n" + heads[k + 1] + "\n" + line("budget", "best", "value", "gain", "chosen");
+    text += line((cells[2].text == "equal" ? " " : "") + cells[2].text, cells[3].text,
+                 cells[4].text, cells[5].text, cells[6].text);
+  }
+  return printable_lines(text);
 }
 
 std::string best_csv(const BestTable& table) {
@@ -362,7 +314,8 @@ std::string best_csv(const BestTable& table) {
 std::string best_json(const BestTable& table) {
   Json rows = Json::array();
   for (const BestRow& row : table.rows) rows.push_back(fields(row));
-  return Json{{"kvsim", "sweep"}, {"traces", table.traces}, {"rows", rows}}.dump(1) + "\n";
+  return printable_json(Json{{"kvsim", "sweep"}, {"traces", table.traces}, {"rows", rows}}.dump(1) +
+                        "\n");
 }
 
 std::vector<ExpectedLoss> expected_losses(const Dataset& results, int64_t policy, int64_t budget,

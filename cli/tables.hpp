@@ -31,10 +31,9 @@ std::string trace_beside(const std::string& given, const Dataset& results, const
 
 // The table of best settings that `kvsim sweep` ends with, in its forms.
 
-/// For a person: the rows of these measures.
-std::string best_text(const BestTable& table, const std::vector<std::string>& measures);
-/// A form to paste.
-PaperTable best_paper(const BestTable& table, const std::vector<std::string>& measures);
+/// The rows of these measures, for a person or to paste.
+std::string best_text(const BestTable& table, const std::vector<std::string>& measures,
+                      TableForm form);
 std::string best_csv(const BestTable& table);
 std::string best_json(const BestTable& table);
 

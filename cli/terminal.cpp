@@ -110,8 +110,8 @@ void report_progress_as_json() { as_json = true; }
 
 Progress::Progress(std::string title, std::chrono::seconds line_every)
     : title_(std::move(title)), line_every_(line_every), json_(as_json),
-      bar_(!as_json && is_terminal(stderr)),
-      next_(std::chrono::steady_clock::now() + (json_ || bar_ ? kBarEvery : line_every_)) {}
+      bar_(!as_json && is_terminal(stderr)), begin_(std::chrono::steady_clock::now()),
+      next_(begin_ + (json_ || bar_ ? kBarEvery : line_every_)) {}
 
 Progress::~Progress() { clear(); }
 
@@ -127,14 +127,18 @@ void Progress::update(double done, const std::string& what) {
   const auto now = std::chrono::steady_clock::now();
   if (now < next_) return;
   next_ = now + (json_ || bar_ ? kBarEvery : line_every_);
+  const double spent = std::chrono::duration<double>(now - begin_).count();
+  const std::string left = done > 0 && done < 1
+                               ? fmt::format(", {} left", duration(spent * (1 - done) / done))
+                               : "";
   if (json_) {
     const nlohmann::ordered_json line = {{"progress", done}, {"what", title_ + ": " + what}};
     const auto replace = nlohmann::ordered_json::error_handler_t::replace;
     std::fprintf(stderr, "%s\n", line.dump(-1, ' ', false, replace).c_str());
   } else if (bar_) {
-    draw(done, what);
+    draw(done, what + left);
   } else {
-    note(fmt::format("{}: {:.0f} %, {}", title_, 100 * done, what));
+    note(fmt::format("{}: {:.0f} %, {}{}", title_, 100 * done, what, left));
   }
 }
 

@@ -40,7 +40,7 @@ std::string duration(double seconds);
 void report_progress_as_json();
 
 /// How far a long command is, on standard error: a bar on a terminal, elsewhere a line now and
-/// then, nothing with -q. The bar is wiped when the object goes.
+/// then, nothing with -q; with an estimate of the time left. The bar is wiped when the object goes.
 class Progress {
  public:
   /// `line_every`: between lines where there is no terminal.
@@ -62,6 +62,7 @@ class Progress {
   bool json_ = false;
   bool bar_ = false;
   bool drawn_ = false;
+  std::chrono::steady_clock::time_point begin_;
   std::chrono::steady_clock::time_point next_;
 };
 

@@ -152,12 +152,12 @@ Dataset join_results(const std::vector<std::string>& policies,
   std::vector<std::string> missing;
   for (size_t p = 0; p < policies.size(); ++p)
     if (from[p].empty()) missing.push_back(policies[p]);
-  const auto some = std::span(missing).first(std::min<size_t>(missing.size(), 3));
+  const std::string what = fmt::format("{} of {} policies are missing", missing.size(),
+                                       policies.size());
+  if (missing.size() > 3) missing = {missing[0], missing[1], missing[2], "..."};
   if (!missing.empty())
-    bad_data({fmt::format("{} of {} policies are missing", missing.size(), policies.size()),
-              "merge", "", "every part of the sweep",
-              fmt::format("missing: {}{}", fmt::join(some, "; "),
-                          some.size() < missing.size() ? "; ..." : "")});
+    bad_data({what, "merge", "", "every part of the sweep",
+              fmt::format("missing: {}", fmt::join(missing, "; "))});
   auto config = ordered_json::parse(whole.text_attribute("config"), nullptr, false);
   if (!config.is_object()) return whole;
   config["policies"] = configs;
@@ -177,9 +177,8 @@ void SweepPlan::run(Backend& backend, const std::string& command_line,
       missing.emplace_back(&job, &group);
       all += group.seconds;
     }
-  for (size_t g = 0; g < missing.size(); ++g) {
-    const auto& [job, group] = missing[g];
-    const std::string what = fmt::format("group {} of {}, {}", g + 1, missing.size(), job->name);
+  for (size_t g = 0; const auto& [job, group] : missing) {
+    const std::string what = fmt::format("group {} of {}, {}", ++g, missing.size(), job->name);
     const auto progress = [&, seconds = group->seconds](double done, const std::string&) {
       if (hooks.progress) hooks.progress((ready + done * seconds) / all, what);
     };
