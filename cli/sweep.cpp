@@ -70,7 +70,7 @@ Json planned(const SweepPlan& plan) {
                          {"seconds", job.seconds[unit] / threads()}});
       if (group.there) continue;
       seconds += group.seconds / threads();
-      memory = std::max(memory, job.memory(group));
+      memory = std::max(memory, group.memory);
     }
   }
   return {{"units", units},     {"files", files},       {"groups", groups},

@@ -1,6 +1,5 @@
 #pragma once
 #include "analysis/best_setting.hpp"
-#include "analysis/dataset.hpp"
 #include "io/paper_table.hpp"
 #include "run/study/study.hpp"
 
@@ -32,6 +31,7 @@ SweepConfig parse_sweep_config(std::string_view text, const std::string& path);
 struct SweepGroup {
   std::vector<size_t> units = {};  ///< records, ascending
   double seconds = 0;              ///< on one thread
+  int64_t memory = 0;              ///< peak of working on it in bytes, as far as shapes tell
   /// Results file of it when it is finished, whose name is a digest of all its numbers depend on.
   std::string path = {};
   bool there = false;  ///< finished, or in a results file that is complete
@@ -43,14 +43,10 @@ struct SweepJob {
   std::string name = {};                ///< of the results file, without .nc
   StudyOptions options = {};            ///< complete: every record of the sweep
   std::vector<double> seconds = {};     ///< [record]: on one thread, beyond what groups share
-  int64_t unit_bytes = 0;               ///< of the results of one record
   std::vector<SweepGroup> groups = {};  ///< of the share
   std::string path = {};                ///< of the results file
   std::string sweep = {};  ///< its attribute: what it is a part of, by all that it depends on
   bool there = false;      ///< complete, e.g. merged from shards
-
-  /// Peak memory of working on a group, as far as shapes tell.
-  int64_t memory(const SweepGroup& group) const;
 };
 
 /// A sweep, checked: every trace can serve every record. A finished group is there complete or not

@@ -1,7 +1,5 @@
 #include "analysis/measure.hpp"
 #include "analysis/ranking.hpp"
-#include "analysis/statistics.hpp"
-#include "run/study/study.hpp"
 #include "run/sweep/sweep.hpp"
 
 namespace kvsim {
@@ -157,12 +155,10 @@ std::optional<BestRow> best_row(const Series& series, const std::string& preset,
               .criterion = criteria()[criterion],
               .budget = series.options.budgets[budget].label,
               .off_budget = static_cast<size_t>(std::ranges::count(in, false))};
-  int best = -1;
   if (contains(in, true)) {
     row.found = best_setting(settings, usual, row.criterion, series.options.seed, in);
     row.record = name(row.found.best);
     row.held = mean(series.held(budget, records[row.found.best]));
-    best = static_cast<int>(row.found.best);
   }
   // The others where they hold what the budget gives, behind the best if there is one.
   std::vector<bool> others(in.size());
@@ -174,6 +170,7 @@ std::optional<BestRow> best_row(const Series& series, const std::string& preset,
     if (others[k]) settings[k] = std::move(own);
   }
   if (!contains(others, true)) return row;
+  const int best = row.record.empty() ? -1 : static_cast<int>(row.found.best);
   row.equal_bytes = best_setting(settings, best, row.criterion, series.options.seed, others);
   row.equal_bytes_record = name(row.equal_bytes.best);
   return row;

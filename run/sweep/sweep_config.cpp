@@ -3,7 +3,6 @@
 #include <cerrno>
 #include <nlohmann/json.hpp>
 
-#include "run/study/study.hpp"
 #include "run/sweep/sweep.hpp"
 #include "sim/policy/toml.hpp"
 
@@ -33,9 +32,8 @@ struct Item {
 auto in_order(const toml::table& table) {
   std::vector<std::pair<std::string, const toml::node*>> entries;
   for (const auto& [key, node] : table) entries.emplace_back(std::string(key.str()), &node);
-  std::ranges::stable_sort(entries, {}, [](const auto& entry) {
-    const auto begin = entry.second->source().begin;
-    return std::pair(begin.line, begin.column);
+  std::ranges::stable_sort(entries, [](const auto& one, const auto& other) {
+    return one.second->source().begin < other.second->source().begin;
   });
   return entries;
 }
@@ -50,8 +48,8 @@ class Parser {
       root = toml::parse(text);
     } catch (const std::runtime_error& error) {
       const auto* told = dynamic_cast<const toml::parse_error*>(&error);
-      usage_error({std::string("not TOML: ") + error.what(),
-                   told ? place(told->source().begin.line) : config_.path});
+      usage_error(
+          {std::string("not TOML: ") + error.what(), told ? place(told->source()) : config_.path});
     }
     for (const auto& [key, node] : in_order(root)) top_level(key, *node);
     if (config_.options.records.empty())
@@ -64,10 +62,11 @@ class Parser {
   }
 
  private:
-  std::string place(int64_t line) const { return fmt::format("{}:{}", config_.path, line); }
-  std::string place(const toml::node& node) const { return place(node.source().begin.line); }
+  std::string place(const toml::source_region& region) const {
+    return fmt::format("{}:{}", config_.path, region.begin.line);
+  }
   [[noreturn]] void fail(const toml::node& node, Error::Parts parts) const {
-    parts.where = place(node);
+    parts.where = place(node.source());
     usage_error(std::move(parts));
   }
 
@@ -102,7 +101,7 @@ class Parser {
     try {
       return use();
     } catch (const Error& error) {
-      rethrow_at(place(node), error);
+      rethrow_at(place(node.source()), error);
     }
   }
 
@@ -140,26 +139,23 @@ class Parser {
     if (key == "traces") {  // looked up from the folder of the file
       const auto folder = std::filesystem::path(config_.path).parent_path();
       config_.traces.push_back((folder / one.text).lexically_normal().string());
-      config_.places.emplace(config_.traces.back(), place(*one.node));
+      config_.places.emplace(config_.traces.back(), place(one.node->source()));
     } else if (key == "seeds") {
       config_.seeds.push_back(static_cast<uint64_t>(whole(one)));
     } else if (key == "layers") {
       config_.layers.push_back(static_cast<int>(std::min<int64_t>(whole(one), 1 << 30)));
-      config_.places.emplace(std::to_string(config_.layers.back()), place(*one.node));
+      config_.places.emplace(std::to_string(config_.layers.back()), place(one.node->source()));
     } else if (key == "budgets") {
       config_.options.budgets.push_back(at(*one.node, [&] { return Budget::parse(one.text); }));
     } else {
-      measure(*std::ranges::find(study_options(), key, &StudyOption::key), one);
+      const StudyOption& option = *std::ranges::find(study_options(), key, &StudyOption::key);
+      const bool name = option.type == OptionType::names;
+      if (option.set(config_.options, name ? nlohmann::ordered_json(one.text) : one.value)) return;
+      fail(*one.node, {.what = name ? "unknown " + option.flag : "not a value of " + option.key,
+                       .found = one.text,
+                       .expected = name ? "" : option.expected(),
+                       .hint = name ? did_you_mean(one.text, option.known()) : ""});
     }
-  }
-
-  void measure(const StudyOption& option, const Item& one) {
-    const bool name = option.type == OptionType::names;
-    if (option.set(config_.options, name ? nlohmann::ordered_json(one.text) : one.value)) return;
-    fail(*one.node, {.what = name ? "unknown " + option.flag : "not a value of " + option.key,
-                     .found = one.text,
-                     .expected = name ? "" : option.expected(),
-                     .hint = name ? did_you_mean(one.text, option.known()) : ""});
   }
 
   void policy(const toml::table& table) {

@@ -5,7 +5,6 @@
 #include "io/hdf5.hpp"
 #include "io/side_files.hpp"
 #include "kvsim_version.hpp"
-#include "run/study/study.hpp"
 #include "run/sweep/sweep.hpp"
 #include "sim/policy/record.hpp"
 #include "sim/replay/compression.hpp"
@@ -18,6 +17,8 @@ namespace {
 constexpr double kLongestGroup = 30;         // seconds on one thread
 constexpr int64_t kLargestGroup = 8;         // records
 constexpr int64_t kMostResults = 256 << 20;  // bytes of results of one group
+constexpr int64_t kProgram = 48 << 20;       // bytes
+constexpr int64_t kPerThread = 12 << 20;     // bytes
 constexpr double kRate = 100e9;              // flop/s of one thread
 constexpr double kReading = 2e9;             // bytes/s
 constexpr double kPerCell = 3e-4;            // seconds per budget and layer: the small things
@@ -137,9 +138,8 @@ SweepJob job_of(const SweepConfig& config, const TraceReader& reader, uint64_t s
                                 info.head_dim + reader.headers().front().value_dim);
   const double shared = kFullCache * static_cast<double>(options.layers.size()) *
                         (flops / kRate + static_cast<double>(tensor_bytes(reader)) / kReading);
-  job.unit_bytes = bytes_of(info, options);
-  const auto largest = std::clamp(kMostResults / std::max<int64_t>(1, job.unit_bytes), int64_t{1},
-                                  kLargestGroup);
+  const int64_t bytes = std::max<int64_t>(1, bytes_of(info, options));
+  const auto largest = std::clamp(kMostResults / bytes, int64_t{1}, kLargestGroup);
   // Quantising records keep to themselves: they bring a variable along that others do not have.
   auto order = ascending<size_t>(std::ssize(options.records));
   const auto quantizing = [&](size_t u) { return quantizes(options.records[u]); };
@@ -152,6 +152,10 @@ SweepJob job_of(const SweepConfig& config, const TraceReader& reader, uint64_t s
     job.groups.back().units.push_back(u);
     job.groups.back().seconds += job.seconds[u];
   }
+  for (SweepGroup& group : job.groups)
+    group.memory = kProgram + kPerThread * threads() +
+                   2 * std::max(tensor_bytes(reader) + std::ssize(group.units) * bytes,
+                                std::ssize(order) * bytes);
   return job;
 }
 
@@ -223,14 +227,6 @@ SweepPlan::SweepPlan(const SweepConfig& config,
       group.there = job.there || std::filesystem::is_regular_file(group.path, fault);
     }
   }
-}
-
-int64_t SweepJob::memory(const SweepGroup& group) const {
-  constexpr int64_t kProgram = 48 << 20;
-  constexpr int64_t kPerThread = 12 << 20;
-  return kProgram + kPerThread * threads() +
-         2 * std::max(tensor_bytes(*reader) + std::ssize(group.units) * unit_bytes,
-                      std::ssize(seconds) * unit_bytes);
 }
 
 }  // namespace kvsim

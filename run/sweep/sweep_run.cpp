@@ -1,13 +1,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <chrono>
 #include <nlohmann/json.hpp>
 
 #include "io/hdf5.hpp"
 #include "io/side_files.hpp"
 #include "io/temporary_file.hpp"
-#include "run/study/study.hpp"
 #include "run/sweep/sweep.hpp"
 
 namespace kvsim {
@@ -61,8 +59,6 @@ std::optional<Variable> joined(const VariableDeclaration& declaration,
   return found;
 }
 
-namespace fs = std::filesystem;
-
 /// The attribute `sweep` of a part: `id` and `policies` of the whole, and its own `shard`.
 ordered_json part_of(const std::string& path) {
   const auto text = h5::InputFile(path, kResultsFile).text_attribute("/", "sweep");
@@ -104,10 +100,10 @@ void write(const SweepJob& job, const std::string& command_line) {
     throw Error(error.fault(), std::move(parts));
   }
   // A group may be older, from before the trace was moved.
-  const fs::path trace = job.reader->info().path;
+  const std::filesystem::path trace = job.reader->info().path;
   whole.set_attribute("history", history_line(command_line));
   whole.set_attribute("trace", trace.filename().string());
-  whole.set_attribute(kTracePath, fs::canonical(trace).string());
+  whole.set_attribute(kTracePath, std::filesystem::canonical(trace).string());
   whole.set_attribute("axes", grid_axes_json(job.options.records));
   whole.set_attribute("sweep", job.sweep);
   write_results(whole, job.path);

@@ -1,4 +1,5 @@
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <filesystem>
 
 #include "io/temporary_file.hpp"
@@ -29,6 +30,21 @@ TEST_CASE("a committed file appears under its name, an abandoned one nowhere", "
   }
   CHECK(read_bytes(folder / "result") == "whole");
   CHECK(files_in(folder) == 1);
+}
+
+TEST_CASE("what a killed program left is removed, what may be in work stays", "[io]") {
+  const TemporaryFolder folder;
+  const std::string old = TemporaryFile(folder / "a.nc").path();
+  const std::string now = TemporaryFile(folder / "b.nc").path();
+  for (const std::string& path : {old, now, std::string(folder / "c.nc")}) write_bytes(path, "x");
+  const auto long_ago = fs::file_time_type::clock::now() - std::chrono::hours(2);
+  fs::last_write_time(old, long_ago);
+  fs::last_write_time(folder / "c.nc", long_ago);
+  remove_abandoned(folder.path());
+  CHECK_FALSE(fs::exists(old));
+  CHECK(fs::exists(now));
+  CHECK(fs::exists(folder / "c.nc"));
+  remove_abandoned(folder / "none");
 }
 
 TEST_CASE("targets that must not be replaced are refused as a usage error", "[io]") {
