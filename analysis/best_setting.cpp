@@ -57,10 +57,9 @@ BestSetting best_setting(const std::vector<SettingSeries>& settings, int usual,
   for (const std::vector<double>& own : series) block = std::max(block, block_length(own));
   // Which is the best of the traces or steps that `drawn` names, and the values of all.
   const auto judge = [&](std::span<const int64_t> drawn) {
-    std::vector<double> values;
+    std::vector<double> values, own(drawn.size());
     for (const std::vector<double>& setting : series) {
-      std::vector<double> own;
-      for (const int64_t unit : drawn) own.push_back(setting[unit]);
+      for (size_t k = 0; k < own.size(); ++k) own[k] = setting[drawn[k]];
       values.push_back(steps ? criterion.fold(own) : estimate(own, units, criterion.scale()).value);
     }
     const std::vector<bool> found = best_of(values, ranked, criterion.more_is_better);

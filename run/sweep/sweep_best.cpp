@@ -20,6 +20,7 @@ class Series {
       : options(plan.jobs().front().options),
         held(std::ssize(options.budgets), std::ssize(options.records)),
         numbers_(held.rows(), held.columns()) {
+    for (const Record& record : options.records) names.push_back(record.canonical());
     std::map<std::string, double> seeds;  // results files of each trace, by its digest
     for (const SweepJob& job : plan.jobs()) ++seeds[job.reader->digest()];
     table.traces = seeds.size();
@@ -70,6 +71,7 @@ class Series {
   }
 
   const StudyOptions& options;
+  std::vector<std::string> names;  ///< of the records
   /// [budget][record]: entries over what the budget gives, of every trace and seed.
   Table<std::vector<double>> held;
   BestTable table{.measured = judged_measures()};  ///< without its rows
@@ -129,9 +131,7 @@ std::vector<bool> ranked(const Series& series, const std::vector<size_t>& record
   return contains(found, true) || contains(alike, false) ? found : alike;
 }
 
-std::string preset_of(const Record& record) {
-  return record.canonical().substr(0, record.canonical().find(','));
-}
+std::string preset_of(const std::string& name) { return name.substr(0, name.find(',')); }
 
 /// Nothing where a preset's settings cannot be compared: there is one, a trace lacks the measure,
 /// or none differs.
@@ -140,15 +140,15 @@ std::optional<BestRow> best_row(const Series& series, const std::string& preset,
   std::vector<size_t> records;
   std::vector<SettingSeries> settings;
   int usual = -1;
-  for (size_t r = 0; r < series.options.records.size(); ++r) {
-    if (preset_of(series.options.records[r]) != preset) continue;
-    if (series.options.records[r].canonical() == preset) usual = static_cast<int>(records.size());
+  for (size_t r = 0; r < series.names.size(); ++r) {
+    if (preset_of(series.names[r]) != preset) continue;
+    if (series.names[r] == preset) usual = static_cast<int>(records.size());
     records.push_back(r);
     settings.push_back(series.of(criterion, budget, r, false));
     if (settings.back().empty()) return std::nullopt;
   }
   if (!differ(settings)) return std::nullopt;
-  const auto name = [&](size_t k) { return series.options.records[records[k]].canonical(); };
+  const auto name = [&](size_t k) { return series.names[records[k]]; };
   const std::vector<bool> in = ranked(series, records, budget);
   BestRow row{.preset = preset,
               .settings = records.size(),
@@ -181,8 +181,8 @@ std::optional<BestRow> best_row(const Series& series, const std::string& preset,
 BestTable best_settings(const SweepPlan& plan, const std::vector<std::string>& measures) {
   Series series(plan);
   std::vector<std::string> presets;  // in typed order
-  for (const Record& record : series.options.records)
-    if (!contains(presets, preset_of(record))) presets.push_back(preset_of(record));
+  for (const std::string& name : series.names)
+    if (!contains(presets, preset_of(name))) presets.push_back(preset_of(name));
   const size_t budgets = series.options.budgets.size(), each = criteria().size() * budgets;
   std::vector<std::optional<BestRow>> rows(presets.size() * each);
   parallel_for(std::ssize(rows), [&](int64_t x) {
