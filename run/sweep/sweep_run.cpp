@@ -126,8 +126,8 @@ Dataset join_results(const std::vector<std::string>& policies,
         bad_data({"belongs to another run", path, name + " of another length"});
     }
     for (const auto& [name, value] : part.results.attributes())
-      if (first && name != kIdleSettings)
-        whole.set_attribute(name, value);  // of one part's policies
+      if (first && name != kIdleSettings)  // idle settings are of one part's policies
+        whole.set_attribute(name, value);
     const auto config = ordered_json::parse(part.results.text_attribute("config"), nullptr, false);
     const auto own = config.is_object() ? config.value("policies", ordered_json()) : config;
     for (const std::string& policy : part.results.texts("policy")) {
